@@ -82,6 +82,56 @@ class World {
   std::map<std::string, std::string> places_, holders_;
 };
 
+// People who move, take and, where they are together, give.
+class GivingWorld {
+ public:
+  explicit GivingWorld(PythonRandom& random) : random_(&random) {}
+
+  void move() {
+    const std::string who = one_of(kGivers, *random_);
+    const std::string where = one_of(kPlaces, *random_);
+    if (std::exchange(places_[who], where) == where) return;
+    facts.push_back(fmt::format("{} {} the {}.", who, one_of(kMoves, *random_), where));
+  }
+
+  // Somebody takes the thing, or its holder gives it to them.
+  void take_or_give() {
+    const std::string thing = one_of(kThings, *random_);
+    const std::string who = one_of(kGivers, *random_);
+    std::string& holder = holders_[thing];
+    if (holder.empty()) {
+      facts.push_back(fmt::format("{} {} the {} there.", who, one_of(kTakes, *random_), thing));
+    } else if (holder != who && meet(holder, who)) {
+      facts.push_back(
+          fmt::format("{} {} the {} to {}.", holder, one_of(kGives, *random_), thing, who));
+      last = Gift{holder, thing, who};
+    } else {
+      return;
+    }
+    holder = who;
+  }
+
+  struct Gift {
+    std::string giver, thing, receiver;
+  };
+  std::vector<std::string> facts;
+  std::optional<Gift> last;  // the latest gift settles every question
+
+ private:
+  // Whoever is not known to be anywhere may be where the other is.
+  bool meet(const std::string& a, const std::string& b) {
+    std::string& first = places_[a];
+    std::string& second = places_[b];
+    if (first.empty() && second.empty()) first = one_of(kPlaces, *random_);
+    if (first.empty()) first = second;
+    if (second.empty()) second = first;
+    return first == second;
+  }
+
+  PythonRandom* random_;
+  std::map<std::string, std::string> places_, holders_;
+};
+
 int64_t number_of_facts(PythonRandom& random, int64_t least, int64_t most, int64_t allowed) {
   most = std::max(least, std::min(most, allowed));
   return least + random.up_to(most - least);
@@ -163,34 +213,13 @@ BabiStory relation_story(PythonRandom& random, int64_t /*most_facts*/) {
 
 // Who gave what to whom? (relations of three arguments)
 BabiStory giving_story(PythonRandom& random, int64_t most_facts) {
-  struct Gift {
-    std::string giver, thing, receiver;
-  };
-  std::optional<Gift> last;  // the latest gift settles every question
-  std::vector<std::string> facts;
-  std::map<std::string, std::string> holders, places;
-  const int64_t wanted = number_of_facts(random, 2, 126, most_facts);
-  while (static_cast<int64_t>(facts.size()) < wanted || !last) {
-    // The end must be a gift that the facts told of the thing before.
-    const std::string thing = one_of(kThings, random);
-    const std::string who = one_of(kGivers, random);
-    const auto holder = holders.find(thing);
-    const bool room_to_move = static_cast<int64_t>(facts.size()) + 2 < wanted;
-    if (room_to_move && random.up_to(2) == 0) {
-      const std::string where = one_of(kPlaces, random);
-      if (std::exchange(places[who], where) == where) continue;
-      facts.push_back(fmt::format("{} {} the {}.", who, one_of(kMoves, random), where));
-    } else if (holder == holders.end()) {
-      facts.push_back(fmt::format("{} {} the {} there.", who, one_of(kTakes, random), thing));
-      holders[thing] = who;
-    } else if (holder->second != who) {
-      facts.push_back(
-          fmt::format("{} {} the {} to {}.", holder->second, one_of(kGives, random), thing, who));
-      last = Gift{holder->second, thing, who};
-      holder->second = who;
-    }
+  const auto wanted = static_cast<size_t>(number_of_facts(random, 2, 126, most_facts));
+  GivingWorld world(random);
+  while (world.facts.size() < wanted || !world.last) {
+    if (world.facts.size() == wanted) world = GivingWorld(random);  // nothing was given in it
+    random.up_to(5) == 0 ? world.move() : world.take_or_give();
   }
-  const auto& [giver, thing, receiver] = *last;
+  const auto& [giver, thing, receiver] = *world.last;
   const std::array<std::array<std::string, 2>, 5> questions = {{
       {fmt::format("What did {} give to {}?", giver, receiver), thing},
       {fmt::format("Who gave the {} to {}?", thing, receiver), giver},
@@ -199,7 +228,7 @@ BabiStory giving_story(PythonRandom& random, int64_t most_facts) {
       {fmt::format("Who received the {}?", thing), receiver},
   }};
   const auto& [question, answer] = questions[static_cast<size_t>(random.up_to(4))];
-  return {facts, question, answer};
+  return {world.facts, question, answer};
 }
 
 }  // namespace reynard::evaluation

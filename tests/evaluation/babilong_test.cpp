@@ -8,8 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace reynard::evaluation {
 namespace {
@@ -78,6 +82,39 @@ TEST(Babilong, PeopleMoveToOtherPlaces) {
       }
     }
   }
+}
+
+// As in bAbI, who gives is where the one who receives is, as far as the facts tell.
+TEST(Babilong, PeopleGiveToThoseWhoAreWhereTheyAre) {
+  const std::set<std::string> gives = {"gave", "passed", "handed"};
+  int64_t told = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    PythonRandom random(seed);
+    const size_t most = 2 + seed % 59;
+    const BabiStory story = babi_task_named("qa5").make(random, static_cast<int64_t>(most));
+    ASSERT_LE(story.facts.size(), most);
+    std::map<std::string, std::string> places;  // those that a fact told
+    std::map<std::string, std::string> holders;
+    for (const std::string& fact : story.facts) {
+      std::istringstream words(fact.substr(0, fact.size() - 1));
+      const std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+      const std::string& who = word.front();
+      if (!gives.contains(word[1])) {
+        if (word.back() != "there") places[who] = word.back();  // moved
+        if (word.back() == "there") holders[word[word.size() - 2]] = who;
+        continue;
+      }
+      const std::string& receiver = word.back();
+      std::string& holder = holders[word[3]];  // WHO gave the THING to RECEIVER
+      EXPECT_EQ(holder, who) << fact;
+      holder = receiver;
+      if (places.contains(who) && places.contains(receiver)) {
+        EXPECT_EQ(places[who], places[receiver]) << fact;
+        ++told;
+      }
+    }
+  }
+  EXPECT_GT(told, 300);
 }
 
 TEST(Babilong, OnlyTheRightLabelMayBeNamed) {

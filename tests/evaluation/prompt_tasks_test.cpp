@@ -289,11 +289,12 @@ TEST(Babilong, ATaskNamedTwiceCountsOnce) {
   EXPECT_EQ(task->requests().size, 2 * 5);
 }
 
-// Stories of qa5 are others since people move to other places; those of the other tasks are not.
-TEST(Babilong, StoriesOfGiftsAreThoseOfASecondWay) {
+// Stories of qa5 are others since people move to other places and give to those who are there;
+// those of the other tasks are not.
+TEST(Babilong, StoriesOfGiftsAreThoseOfAThirdWay) {
   const Corpus corpus = text_corpus();
   EvaluationConfig config = prompt_config();
-  EXPECT_EQ(task_named("babilong").make(corpus, config, {})->settings().at("scoring"), 1);
+  EXPECT_EQ(task_named("babilong").make(corpus, config, {})->settings().at("scoring"), 2);
   config.babilong.tasks = {"qa1", "qa4"};
   EXPECT_FALSE(task_named("babilong").make(corpus, config, {})->settings().contains("scoring"));
 }

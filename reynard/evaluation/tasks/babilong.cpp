@@ -19,7 +19,8 @@ namespace reynard::evaluation {
 namespace {
 
 constexpr int64_t kShortestSentence = 10;  // tokens, as published
-constexpr int64_t kGivingScoring = 1;      // 1: people of qa5 move to other places
+// 1: people of qa5 move to other places, 2: they give to those who are where they are
+constexpr int64_t kGivingScoring = 2;
 
 struct BabilongPlan {
   BabilongConfig config;
