@@ -8,6 +8,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/json_file.h"
+#include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/freed_memory.h"
 #include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
@@ -119,6 +120,8 @@ void measure_checkpoints(const EvalArguments& arguments,
   }
   const fs::path output =
       arguments.output.empty() ? fs::path(arguments.model) / "eval" : fs::path(arguments.output);
+  const fs::path file = output / "checkpoints.json";
+  evaluation::earlier_summary(file);
   nlohmann::json points = nlohmann::json::array();
   std::string name;
   for (const fs::path& path : checkpoints) {
@@ -140,7 +143,7 @@ void measure_checkpoints(const EvalArguments& arguments,
                                {"command", command_line()},
                                {"metrics", {{"checkpoints", checkpoints.size()}}},
                                {"series", {{"points", points}}}};
-  checkpoint::write_atomically(output / "checkpoints.json", config::json_text(summary, 1) + "\n");
+  checkpoint::write_atomically(file, config::json_text(summary, 1) + "\n");
 }
 
 }  // namespace reynard::cli

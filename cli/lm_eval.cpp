@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/config/json_file.h"
+#include "reynard/evaluation/evaluate.h"
 #include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/installation.h"
@@ -228,6 +229,8 @@ json run_harness(const HarnessRun& run) {
   if (run.config.tasks.empty()) {
     throw Error("lm_eval: no tasks; name the harness's own as --lm_eval.tasks=piqa,arc_easy");
   }
+  const fs::path file = run.output / "lm_eval.json";
+  evaluation::earlier_summary(file);
   const fs::path folder = run.output / kLmEval;
   std::error_code failed;
   fs::create_directories(folder, failed);
@@ -253,7 +256,7 @@ json run_harness(const HarnessRun& run) {
                     python));
   }
   json summary = summary_of(run, read_results(folder, begin));
-  checkpoint::write_atomically(run.output / "lm_eval.json", config::json_text(summary, 1) + "\n");
+  checkpoint::write_atomically(file, config::json_text(summary, 1) + "\n");
   return summary;
 }
 

@@ -10,6 +10,7 @@
 #include "cli/unknown_option.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
+#include "reynard/config/json_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/run_checks.h"
@@ -214,6 +215,17 @@ nlohmann::ordered_json rows_json(const std::vector<Row>& rows,
   return {{"loss", held_out ? "held_out" : "training"}, {"rows", list}, {"diverged", diverged}};
 }
 
+// Throws where the sweep's file is another's.
+void check_is_table(const fs::path& file) {
+  std::error_code none;
+  if (!fs::exists(file) || fs::file_size(file, none) == 0) return;
+  const nlohmann::json old = config::json_object_or_null(file);
+  if (old.contains("rows") && old.contains("diverged")) return;
+  throw Error(fmt::format(
+      "sweep: {} exists and is not a table of sweep; remove it or give another run.folder",
+      file.string()));
+}
+
 // One run of the sweep, as `reynard train` would be told to do it.
 struct PlannedRun {
   training::Experiment experiment;
@@ -336,6 +348,8 @@ void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrid
     throw Error(fmt::format("run.folder = {}: holds a run; choose a folder for the sweep's runs",
                             folder.string()));
   }
+  const fs::path file = folder / "sweep.json";
+  check_is_table(file);
   std::vector<Row> rows;
   std::vector<Failure> failures;
   bool held_out = true;
@@ -358,9 +372,8 @@ void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrid
   }
   std::stable_sort(
       rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.mean() < b.mean(); });
-  checkpoint::write_atomically(folder / "sweep.json",
-                               rows_json(rows, failures, held_out).dump(2) + "\n");
-  fmt::print("{}best first; also in {}\n", table(rows, held_out), (folder / "sweep.json").string());
+  checkpoint::write_atomically(file, rows_json(rows, failures, held_out).dump(2) + "\n");
+  fmt::print("{}best first; also in {}\n", table(rows, held_out), file.string());
   if (!failures.empty()) {
     throw Error(fmt::format("sweep: {} of the runs diverged and {} not in the table: {}",
                             failures.size(),

@@ -158,21 +158,6 @@ Answered answer_all(Scorer& scorer,
   return answered;
 }
 
-// The summary of an earlier run, null where there is none. Before any work: what lies under its
-// name is nobody else's.
-nlohmann::json earlier_summary(const std::filesystem::path& path) {
-  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
-  std::error_code absent;
-  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0) {
-    return nullptr;
-  }
-  nlohmann::json old = config::json_object_or_null(path, kMostBytes);
-  if (old.contains("task") && old.contains("metrics")) return old;
-  throw Error(fmt::format(
-      "eval: {} exists and is not a summary of eval; remove it or give another folder with -o",
-      path.string()));
-}
-
 // effort: of this run. Where it asked for nothing, that of the earlier run that measured the same.
 nlohmann::json effort_json(const Effort& effort,
                            const nlohmann::json& header,
@@ -192,6 +177,19 @@ void write_summary(const std::filesystem::path& path, const nlohmann::json& summ
 }
 
 }  // namespace
+
+nlohmann::json earlier_summary(const std::filesystem::path& path) {
+  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+  std::error_code absent;
+  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0) {
+    return nullptr;
+  }
+  nlohmann::json old = config::json_object_or_null(path, kMostBytes);
+  if (old.contains("task") && old.contains("metrics")) return old;
+  throw Error(fmt::format(
+      "eval: {} exists and is not a summary of eval; remove it or give another folder with -o",
+      path.string()));
+}
 
 nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& options) {
   std::error_code failed;

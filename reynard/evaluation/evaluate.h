@@ -29,6 +29,10 @@ struct EvaluateOptions {
   std::function<void(int64_t, int64_t)> progress = {};
 };
 
+// What an earlier run wrote in such a file; null where there is none or it is empty. Throws
+// reynard::Error where it holds something else, which nobody may write over.
+nlohmann::json earlier_summary(const std::filesystem::path& path);
+
 // Returns the summary that was written to TASK.json (docs/formats.md).
 nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& options);
 

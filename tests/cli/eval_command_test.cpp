@@ -222,6 +222,10 @@ TEST_F(EvalCommand, CheckpointsAreMeasuredByTokensSeen) {
     fs::copy(folder_ / "run/model", checkpoint, fs::copy_options::recursive);
     test::write_file(checkpoint / "trainer.json", json{{"tokens", 1000 * step}}.dump());
   }
+  fs::create_directories(folder_ / "run/eval");
+  test::write_file(folder_ / "run/eval/checkpoints.json", "my notes");
+  expect_error(arguments, "run/eval/checkpoints.json exists and is not a summary of eval");
+  fs::remove(folder_ / "run/eval/checkpoints.json");
   const ProgramResult eval = run(arguments);
   ASSERT_EQ(eval.exit_code, 0) << eval.errors;
   const auto all = json::parse(test::read_file(folder_ / "run/eval/checkpoints.json"));

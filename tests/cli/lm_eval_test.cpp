@@ -142,6 +142,10 @@ TEST_F(LmEvalTask, FailuresAreOneLine) {
   expect_error({"small", "--lm_eval.python=/nowhere/python", "--lm_eval.tasks=one"},
                "name another Python with --lm_eval.python or $REYNARD_PYTHON");
   expect_error({"small", kPython, "--lm_eval.tasks=broken"}, "the harness ended with status 9");
+  std::filesystem::create_directory(folder_ / "mine");
+  test::write_file(folder_ / "mine/lm_eval.json", "my notes");
+  expect_error({"small", kPython, "--lm_eval.tasks=one", "-o", "mine"},
+               "mine/lm_eval.json exists and is not a summary of eval");
   // Weights of 8 bits are for the CPU.
   expect_error({"small", kPython, "--lm_eval.tasks=one", "--dtype", "int8", "--device", "cuda"},
                tensor::choose_device("auto").is_cuda() ? "the server did not start"

@@ -280,6 +280,33 @@ TEST_F(TrainCommand, SweepRejectsSeedsBeyondIntegers) {
   }
 }
 
+TEST_F(TrainCommand, SweepLeavesFilesThatAreNotItsOwn) {
+  const fs::path file = folder_ / "sweep/sweep.json";
+  fs::create_directory(folder_ / "sweep");
+  const std::vector<std::string> sweep{"sweep",
+                                       "tiny.toml",
+                                       "--quiet",
+                                       "--grid",
+                                       "optimizer.learning_rate=1e-2,1e-3",
+                                       "--run.folder=sweep",
+                                       "--training.tokens=64"};
+  for (const char* other : {"{\"rows\": []}\n", "my notes"}) {
+    test::write_file(file, other);
+    const ProgramResult result = run(sweep);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.errors,
+              "reynard: sweep: sweep/sweep.json exists and is not a table of sweep; remove it or "
+              "give another run.folder\n");
+    EXPECT_EQ(test::read_file(file), other);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "sweep"), {}), 1);  // nothing was run
+  }
+  test::write_file(file, "");
+  for (const char* time : {"first", "second"}) {
+    ASSERT_EQ(run(sweep).exit_code, 0) << time;
+    EXPECT_EQ(nlohmann::json::parse(test::read_file(file)).at("rows").size(), 2) << time;
+  }
+}
+
 TEST_F(TrainCommand, SweepRejects) {
   const auto expect_error = [&](const std::vector<std::string>& axes, const std::string& part) {
     std::vector<std::string> arguments = {"sweep", "tiny.toml", "--run.folder=sweep"};

@@ -43,7 +43,8 @@ std::string read_file(const std::filesystem::path& path) {
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
-  std::ofstream(path, std::ios::binary) << text;
+  std::ofstream out(path, std::ios::binary);
+  if (!(out << text).flush()) throw std::runtime_error("cannot write " + path.string());
 }
 
 }  // namespace reynard::test
