@@ -129,6 +129,7 @@ bool Trainer::done() const {
 
 Trainer::BatchLoss Trainer::batch_loss(const data::Batch& batch,
                                        models::Observer* observer,
+                                       models::CrossbatchRule rule,
                                        int64_t documents,
                                        models::BatchMemory* memory) {
   const CrossbatchConfig& cross = experiment_.crossbatch;
@@ -139,7 +140,7 @@ Trainer::BatchLoss Trainer::batch_loss(const data::Batch& batch,
         .rows = batch.tokens.size(0),
         .contexts = cross.contexts,
         .documents = documents,
-        .rule = cross.rule,
+        .rule = rule,
         .stop_gradient = cross.stop_gradient,
         .padding = batch.padding,
         .memory = memory,
@@ -233,8 +234,11 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
     models::BatchMemory* const remembered = memory(i);
     if (remembered != nullptr) remembered->begin_step(batches[i].starts, memory_seen(i));
-    const BatchLoss loss =
-        batch_loss(batches[i], i == 0 ? observer : nullptr, documents(), remembered);
+    const BatchLoss loss = batch_loss(batches[i],
+                                      i == 0 ? observer : nullptr,
+                                      experiment_.crossbatch.rule,
+                                      documents(),
+                                      remembered);
     losses.sum += loss.sum.detach();
     if (loss.hits.defined()) losses.hits += loss.hits;
     (loss.sum * scale).backward();
@@ -311,7 +315,8 @@ std::optional<double> Trainer::held_out_loss(data::Loader& loader,
     const int64_t rows = (left - 1) / batch.tokens.size(1) + 1;
     if (rows < batch.tokens.size(0)) batch = first_rows(std::move(batch), rows);
     // Its own document only: the same measure whatever a step trains with.
-    sum += batch_loss(batch, nullptr, /*documents=*/1, nullptr).sum.item<double>();
+    sum += batch_loss(batch, nullptr, models::CrossbatchRule::kRows, /*documents=*/1, nullptr)
+               .sum.item<double>();
     counted += batch.loss_mask.sum(at::kDouble).item<double>();
     left -= batch.tokens.numel();
   }

@@ -97,9 +97,10 @@ class Trainer {
     // recorded.
     at::Tensor hits;
   };
-  // documents: whose keys a context sees (crossbatch); memory: of that batch's rows, or none.
+  // rule, documents: whose keys a context sees (crossbatch); memory: of that batch's rows, or none.
   BatchLoss batch_loss(const data::Batch& batch,
                        models::Observer* observer,
+                       models::CrossbatchRule rule,
                        int64_t documents,
                        models::BatchMemory* memory);
   // Tokens that count and whose target has the largest logit: an f64 scalar.

@@ -2,6 +2,7 @@
 
 #include "reynard/training/run.h"
 
+#include "reynard/config/fields.h"
 #include "reynard/training/run_checks.h"
 #include "tests/support/errors.h"
 #include "tests/training/text.h"
@@ -72,6 +73,28 @@ TEST(Run, HeldOutTextIsTheSameForEveryBatchSize) {
     for (const int64_t rows : {2, 8}) {
       experiment.data.batch_size = rows;
       EXPECT_NEAR(held_out_loss(experiment), loss, 1e-6 * loss) << rows << " rows";
+    }
+  }
+}
+
+// Contexts then see those of other rows in training; what is measured is what the model does with a
+// text of its own.
+TEST(Run, HeldOutTextIsTheSameForEveryBatchSizeWithCrossbatch) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({100, 130}, 2));
+  experiment.model.mixer = "memory_attention";
+  experiment.model.memory.window = 4;
+  experiment.model.memory.layers = {1};
+  experiment.crossbatch.contexts = 3;
+  experiment.data.mode = LoaderMode::kOrdered;
+  std::vector<double> losses;
+  for (const auto rule : {models::CrossbatchRule::kRows, models::CrossbatchRule::kPacks}) {
+    experiment.crossbatch.rule = rule;
+    for (const int64_t rows : {1, 2, 4}) {
+      experiment.data.batch_size = rows;
+      losses.push_back(held_out_loss(experiment));
+      EXPECT_NEAR(losses.back(), losses[0], 1e-6 * losses[0])
+          << config::name_of(rule) << ", " << rows << " rows";
     }
   }
 }
