@@ -22,6 +22,24 @@ void visit_model(auto& model, auto&& unread) {
            unset.attention.log_pruning_tolerance,
            "must be 0 with forget_gate = \"none\": only what gates forget can be pruned");
   }
+  if (attention.log_pruning_tolerance == 0 || attention.forget_gate == models::ForgetGate::kNone) {
+    unread("model.attention.pruning_rule",
+           attention.pruning_rule,
+           unset.attention.pruning_rule,
+           "needs model.attention.log_pruning_tolerance below 0");
+  }
+  if (!attention.rope) {
+    unread("model.attention.rope_base",
+           attention.rope_base,
+           unset.attention.rope_base,
+           "needs model.attention.rope = true");
+  }
+  if (attention.qk_norm == models::QKNorm::kNone) {
+    unread("model.attention.qk_norm_eps",
+           attention.qk_norm_eps,
+           unset.attention.qk_norm_eps,
+           "needs model.attention.qk_norm");
+  }
   if (model.has_memory()) return;
   auto& memory = model.memory;
   const char* const needed = "needs model.mixer = \"memory_attention\"";
@@ -75,6 +93,24 @@ void visit_unread(auto& experiment, auto&& unread) {
            experiment.schedule.decay_fraction,
            unset.schedule.decay_fraction,
            "needs schedule.shape = \"wsd\"");
+  }
+  if (experiment.schedule.shape == ScheduleShape::kConstant) {
+    unread("schedule.final_fraction",
+           experiment.schedule.final_fraction,
+           unset.schedule.final_fraction,
+           "needs a schedule.shape that falls, not \"constant\"");
+  }
+  if (experiment.validation.path.empty()) {
+    unread("validation.tokens",
+           experiment.validation.tokens,
+           unset.validation.tokens,
+           "needs validation.path, the held-out text to measure");
+  }
+  if (experiment.data.repeat_fraction == 0) {
+    unread("data.repeat_min_length",
+           experiment.data.repeat_min_length,
+           unset.data.repeat_min_length,
+           "needs data.repeat_fraction above 0");
   }
   if (experiment.data.mode != data::LoaderMode::kPadded) {
     unread("data.random_padding",

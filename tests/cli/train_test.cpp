@@ -332,7 +332,6 @@ TEST_F(TrainCommand, FirstWeightsOfOtherSettingsAreNamed) {
                                     {start,
                                      tokens,
                                      "--model.initializer_range=0.1",
-                                     "--model.attention.rope_base=10000",
                                      "--model.attention.log_pruning_tolerance=-10"});
   EXPECT_EQ(alike.exit_code, 0);
   EXPECT_EQ(alike.errors, "");

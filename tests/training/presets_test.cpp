@@ -56,6 +56,12 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
     m.attention.forget_gate = models::ForgetGate::kNone;
     m.attention.log_pruning_tolerance = -10;
   });
+  model_refused("model.attention.pruning_rule: needs model.attention.log_pruning_tolerance",
+                [](Model& m) { m.attention.pruning_rule = attention::PruningRule::kPublished; });
+  model_refused("model.attention.rope_base: needs model.attention.rope = true",
+                [](Model& m) { m.attention.rope_base = 10000; });
+  model_refused("model.attention.qk_norm_eps: needs model.attention.qk_norm",
+                [](Model& m) { m.attention.qk_norm_eps = 1e-6; });
   refused("optimizer.beta2: needs optimizer.rule = \"adamw\"", [](Experiment& e) {
     e.optimizer.rule = OptimizerRule::kAdafactor;
     e.optimizer.beta2 = 0.99;
@@ -66,6 +72,14 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
   });
   refused("schedule.decay_fraction: needs schedule.shape = \"wsd\"",
           [](Experiment& e) { e.schedule.decay_fraction = 0.1; });
+  refused("schedule.final_fraction: needs a schedule.shape that falls", [](Experiment& e) {
+    e.schedule.shape = ScheduleShape::kConstant;
+    e.schedule.final_fraction = 0.1;
+  });
+  refused("validation.tokens: needs validation.path",
+          [](Experiment& e) { e.validation.tokens = 256; });
+  refused("data.repeat_min_length: needs data.repeat_fraction",
+          [](Experiment& e) { e.data.repeat_min_length = 8; });
   refused("data.random_padding: needs data.mode = \"padded\"",
           [](Experiment& e) { e.data.random_padding = false; });
   const auto cross_refused = [&](const std::string& key, auto change) {
@@ -99,6 +113,16 @@ TEST(Experiment, RecordedFilesAreReadWithoutWhatNothingReads) {
   std::vector<std::string> unread;
   for (const auto& [key, needed] : unread_keys(experiment)) unread.push_back(key);
   EXPECT_EQ(unread, (std::vector<std::string>{"schedule.decay_fraction", "crossbatch.accuracy"}));
+}
+
+// A rule of pruning that nothing prunes by counts for nothing even beside a tolerance.
+TEST(Experiment, WhatOnlyAnUnreadKeyWouldReadIsUnread) {
+  Experiment experiment;
+  experiment.model.attention.forget_gate = models::ForgetGate::kNone;
+  experiment.model.attention.log_pruning_tolerance = -10;
+  experiment.model.attention.pruning_rule = attention::PruningRule::kPublished;
+  EXPECT_EQ(unread_keys(experiment).size(), 2U);
+  EXPECT_TRUE(unread_keys(without_unread_keys(experiment)).empty());
 }
 
 // One `./quickstart` prepares what all of them read.
