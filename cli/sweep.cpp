@@ -14,6 +14,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/run_checks.h"
+#include "reynard/training/run_json.h"
 #include "reynard/training/trainer.h"
 #include "reynard/training/unread_keys.h"
 
@@ -154,6 +155,14 @@ training::RunResult run_point(const training::Experiment& experiment,
     throw Error(
         fmt::format("{}: is a run of other settings; remove it or choose another run.folder",
                     experiment.run.folder));
+  }
+  const auto on_the_way = training::settings_changed_on_the_way(experiment.run.folder);
+  if (!on_the_way.empty()) {
+    throw Error(fmt::format(
+        "{}: is a run whose settings were changed on the way ({}), not one of this point; remove "
+        "it or choose another run.folder",
+        experiment.run.folder,
+        fmt::join(on_the_way, ", ")));
   }
   if (const auto finished = training::finished_result(experiment.run.folder)) {
     const std::vector<std::string> changed = training::changed_texts(experiment, *finished);

@@ -170,9 +170,15 @@ void leave_out_other_weights(RunResults& results) {
   });
 }
 
-// Every line of the experiment but seeds and where its results lie.
-std::string recipe_of(const fs::path& experiment) {
+// Every line of the experiment but seeds and where its results lie, after what was changed on the
+// way, and when.
+std::string recipe_of(const fs::path& experiment, const nlohmann::json& run) {
   std::string recipe;
+  for (const nlohmann::json& stretch : list_at(run, "/earlier")) {
+    const nlohmann::json& changed = list_at(stretch, "/changed");
+    if (changed.empty()) continue;
+    recipe += fmt::format("{} after step {}\n", changed.dump(), number_at(stretch, "/until_step"));
+  }
   std::istringstream in(config::read_text_file(experiment, kMostBytes));
   for (std::string line; std::getline(in, line);) {
     const std::string key = line.substr(0, line.find_first_of(" ="));
@@ -251,7 +257,7 @@ RunResults read_run(const fs::path& folder) {
     results.run = read_object(folder / "run.json", "restore it, or delete it to report without it");
   }
   if (fs::exists(folder / "experiment.toml")) {
-    results.recipe = recipe_of(folder / "experiment.toml");
+    results.recipe = recipe_of(folder / "experiment.toml", results.run);
   }
   if (fs::exists(folder / "metrics.jsonl")) {
     results.metrics = read_lines(folder / "metrics.jsonl", "tokens");

@@ -24,8 +24,8 @@ struct RunResults {
   std::map<std::string, nlohmann::json>
       rows;                           // per_position_loss: row id -> mean loss, to compare runs
   std::vector<std::string> left_out;  // what is there and is not used, and why, one sentence each
-  // experiment.toml without seeds and the run's folder: equal for runs that differ by the seed
-  // alone. Empty: not known.
+  // experiment.toml without seeds and the run's folder, and what was changed on the way: equal for
+  // runs that differ by the seed alone. Empty: not known.
   std::string recipe;
 
   // The summary of a task, or nullptr.

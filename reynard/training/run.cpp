@@ -4,7 +4,6 @@
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
-#include "reynard/config/json_file.h"
 #include "reynard/data/loader.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
@@ -14,10 +13,10 @@
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/device.h"
 #include "reynard/training/gate_statistics.h"
-#include "reynard/training/machine.h"
 #include "reynard/training/metrics.h"
 #include "reynard/training/profile.h"
 #include "reynard/training/run_checks.h"
+#include "reynard/training/run_json.h"
 #include "reynard/training/saved_run.h"
 #include "reynard/training/trainer.h"
 #include "reynard/training/unread_keys.h"
@@ -61,41 +60,9 @@ void remove_begun(const fs::path& folder, bool keep_folder) {
   if (!keep_folder) fs::remove(folder, ignored);  // only when it is empty
 }
 
-// The commands that made the run as far as `steps`, oldest first: those of the run.json of before
-// and its own, unless it is the same again.
-Json earlier_commands(const fs::path& folder, int64_t steps, const RunOptions& options) {
-  const Json before = config::json_object_or_null(folder / "run.json");
-  if (steps == 0 || before.is_null()) return Json::array();
-  const bool has_earlier = before.contains("earlier") && before["earlier"].is_array();
-  Json earlier = has_earlier ? before["earlier"] : Json::array();
-  const Json command = before.contains("command") ? before["command"] : Json::array();
-  const Json revision = before.contains("git_revision") ? before["git_revision"] : Json("");
-  if (command != Json(options.command) || revision != Json(git_revision())) {
-    earlier.push_back({{"command", command}, {"git_revision", revision}, {"until_step", steps}});
-  }
-  return earlier;
-}
-
-void write_run_json(Trainer& trainer, const RunOptions& options) {
-  const Experiment& experiment = trainer.experiment();
-  const fs::path folder = experiment.run.folder;
-  int64_t parameters = 0, embedding = 0;
-  trainer.model().parameters([&](const std::string& name, models::Parameter& parameter) {
-    parameters += parameter.value.numel();
-    if (name == "model.embeddings.weight") embedding = parameter.value.numel();
-  });
-  const Json json = {{"name", checkpoint::run_name(folder)},
-                     {"command", options.command},
-                     {"git_revision", git_revision()},
-                     {"earlier", earlier_commands(folder, trainer.steps(), options)},
-                     {"version", options.version},
-                     {"machine", machine_description(trainer.device())},
-                     {"parameters", parameters},
-                     {"non_embedding_parameters", parameters - embedding},
-                     {"train_length", experiment.data.length}};
-  // The command's words need not be UTF-8.
-  checkpoint::write_atomically(folder / "run.json", config::json_text(json, 2) + "\n");
-  checkpoint::write_atomically(folder / "experiment.toml", config::to_toml(experiment));
+void write_experiment(const Experiment& experiment) {
+  checkpoint::write_atomically(fs::path(experiment.run.folder) / "experiment.toml",
+                               config::to_toml(experiment));
 }
 
 // What is known of the steps since the last line of metrics, and the loss of the last tenth.
@@ -221,7 +188,12 @@ class Run {
     finished_ = result_of_before();
     // Before experiment.toml is that of this run, whose result it would else be taken for.
     if (!finished_) remove_result(folder_);
-    write_run_json(trainer_, options_);
+    if (!nothing_to_train_) {
+      write_run_json(trainer_, changed_, options_);
+      write_experiment(trainer_.experiment());
+    } else {
+      write_experiment(*nothing_to_train_);
+    }
     const int64_t written = trainer_.steps() - (open_line_.is_null() ? 0 : 1);
     metrics_ = std::make_unique<MetricsLog>(folder_, written);
     if (!open_line_.is_null()) write_measured(std::exchange(open_line_, nullptr));
@@ -264,25 +236,37 @@ class Run {
 
   void look_at_settings_before() {
     if (!fs::exists(folder_ / "experiment.toml")) return;
+    const Experiment& now = trainer_.experiment();
     Experiment before = read_recorded_experiment(folder_ / "experiment.toml");
-    if (config().tokens < before.training.tokens && config().tokens > 0 &&
-        config().tokens < trainer_.tokens()) {
-      throw Error(fmt::format(
-          "--resume: training.tokens = {}: the run in {} has seen {}; give a larger budget",
-          config().tokens,
-          folder_.string(),
-          counted(trainer_.tokens(), "token")));
+    before.run.folder = now.run.folder;  // a folder may be moved
+    measures_otherwise_ = config::to_toml(before.validation) != config::to_toml(now.validation);
+    changed_ = changes_of_training(before, now);
+    if (trainer_.done()) {
+      check_unchanged();
+      before.validation = now.validation;
+      nothing_to_train_ = before;
     }
-    measures_otherwise_ =
-        config::to_toml(before.validation) != config::to_toml(trainer_.experiment().validation);
-    // A folder may be moved, and a longer budget is what one goes on for.
-    before.run.folder = trainer_.experiment().run.folder;
-    before.training.tokens = config().tokens;
-    before.training.minutes = config().minutes;
-    const auto changes = config::differences(before, trainer_.experiment());
+    // A longer budget is what one goes on for.
+    before.training.tokens = now.training.tokens;
+    before.training.minutes = now.training.minutes;
+    const auto changes = config::differences(before, now);
     if (changes.empty()) return;
     tell(options_.warn,
-         fmt::format("goes on with other settings than before: {}", fmt::join(changes, ", ")));
+         fmt::format("{}: {}",
+                     nothing_to_train_ ? "nothing is left to train, so that these are not recorded"
+                                       : "goes on with other settings than before",
+                     fmt::join(changes, ", ")));
+  }
+
+  // The record would say of finished weights that they were trained with what came later.
+  void check_unchanged() const {
+    if (changed_.empty()) return;
+    throw Error(fmt::format(
+        "--resume: the run in {} has seen {}, after which this budget is used up: nothing would be "
+        "trained with {}; give a larger budget, or the settings of before",
+        folder_.string(),
+        counted(trainer_.tokens(), "token"),
+        fmt::join(changed_, ", ")));
   }
 
   static void tell(const std::function<void(const std::string&)>& listener,
@@ -461,7 +445,10 @@ class Run {
   double measurement_seconds_ = 0;            // of held-out text, the last time; 0: not yet
   Json open_line_ = nullptr;                  // of metrics, whose measurement was stopped
   bool measures_otherwise_ = false;           // than the command before, on held-out text
-  std::optional<RunResult> finished_;         // where nothing is left to do
+  std::vector<std::string> changed_;          // settings since then that training reads
+  // Where a resumed run is at the end of its budget: its experiment.toml, with [validation] of now.
+  std::optional<Experiment> nothing_to_train_;
+  std::optional<RunResult> finished_;  // where nothing is left to do
 };
 
 }  // namespace

@@ -137,6 +137,17 @@ void check_folder(const Experiment& experiment, bool resume) {
   }
 }
 
+std::vector<std::string> changes_of_training(const Experiment& before, const Experiment& now) {
+  Experiment after = before;
+  after.optimizer = now.optimizer;
+  after.schedule = now.schedule;
+  after.training.tokens = now.training.tokens;
+  after.training.minutes = now.training.minutes;
+  after.training.accuracy = now.training.accuracy;
+  after.training.precision = now.training.precision;
+  return config::differences(before, after);
+}
+
 void make_folder(const fs::path& folder) {
   const auto refuse = [&](const char* what, const std::error_code& reason) {
     throw Error(fmt::format("run.folder = {}: {}: {}; choose another with --run.folder=...",

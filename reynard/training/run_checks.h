@@ -16,6 +16,10 @@ namespace reynard::training {
 // That run.folder is free, or, with resume, holds a run that these settings can go on with.
 void check_folder(const Experiment& experiment, bool resume);
 
+// Settings that a run may go on with and that decide what it trains, the budget among them, as
+// "optimizer.learning_rate: 0.01 -> 0.5".
+std::vector<std::string> changes_of_training(const Experiment& before, const Experiment& now);
+
 // Makes run.folder, or finds that results can be written there.
 void make_folder(const std::filesystem::path& folder);
 

@@ -133,6 +133,35 @@ TEST_F(TrainCommand, SweepReusesRunsThatRecordUnreadKeys) {
   EXPECT_EQ(again.exit_code, 0) << again.errors;
 }
 
+// Its last settings are those of the point; the first half was trained with others.
+TEST_F(TrainCommand, SweepReusesNoRunWhoseSettingsChangedOnTheWay) {
+  const std::vector<std::string> sweep = {
+      "sweep", "tiny.toml", "--quiet", "--run.folder=sweep", "--training.tokens=128"};
+  ASSERT_EQ(
+      train("sweep/seed=0", {"--training.tokens=64", "--optimizer.learning_rate=0.5"}).exit_code,
+      0);
+  ASSERT_EQ(train("sweep/seed=0", {"--resume", "--training.tokens=128"}).exit_code, 0);
+  const ProgramResult result = run(sweep);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors,
+            "reynard: sweep/seed=0: is a run whose settings were changed on the way "
+            "(optimizer.learning_rate: 0.5 -> 0.01, training.tokens: 64 -> 128), not one of this "
+            "point; remove it or choose another run.folder\n");
+  fs::remove_all(folder_ / "sweep/seed=0");
+  EXPECT_EQ(run(sweep).exit_code, 0);
+}
+
+// Where it was finished, another rate could not become its own.
+TEST_F(TrainCommand, SweepTakesNoRunOfAnotherRate) {
+  ASSERT_EQ(train("sweep/seed=0", {"--training.tokens=64"}).exit_code, 0);
+  const std::string rate = "--optimizer.learning_rate=1e-4", tokens = "--training.tokens=64";
+  train("sweep/seed=0", {"--resume", tokens, rate});
+  const ProgramResult result =
+      run({"sweep", "tiny.toml", "--quiet", "--run.folder=sweep", tokens, rate});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_SAYS(result.errors, "sweep/seed=0: is a run of other settings");
+}
+
 TEST_F(TrainCommand, SweepSpeaksOfCheckpointsOfRunsThatWereBegun) {
   const std::vector<std::string> sweep = {
       "sweep", "tiny.toml", "--run.folder=sweep", "--training.tokens=640"};

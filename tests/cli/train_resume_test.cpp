@@ -327,16 +327,66 @@ TEST_F(TrainCommand, ResumeNamesOtherSettingsAndKeepsTheEarlierCommands) {
   ASSERT_EQ(earlier.size(), 1U);
   EXPECT_EQ(earlier[0].at("until_step"), 1);
   EXPECT_EQ(earlier[0].at("command").back(), "--training.tokens=64");
+  EXPECT_EQ(earlier[0].at("changed"),
+            (std::vector<std::string>{"optimizer.learning_rate: 0.01 -> 0.5",
+                                      "training.tokens: 64 -> 128"}));
 }
 
-// experiment.toml says what was trained: a budget below it cannot be what the run had.
-TEST_F(TrainCommand, ASmallerBudgetThanWhatWasTrainedIsRefused) {
+// The command is the same and the file is not.
+TEST_F(TrainCommand, AnExperimentFileThatChangedOnTheWayIsRecorded) {
+  const std::vector<std::string> command = {
+      "train", "tiny.toml", "--quiet", "--run.folder=run", "--resume"};
+  ASSERT_EQ(run(command).exit_code, 0);
+  std::string text = test::read_file(folder_ / "tiny.toml");
+  text.replace(text.find("tokens = 3200"), 13, "tokens = 3264");
+  test::write_file(folder_ / "tiny.toml", text);
+  ASSERT_EQ(run(command).exit_code, 0);
+  const auto earlier = json("run/run.json").at("earlier");
+  ASSERT_EQ(earlier.size(), 1U);
+  EXPECT_EQ(earlier[0].at("changed"), std::vector<std::string>{"training.tokens: 3200 -> 3264"});
+}
+
+// experiment.toml says what was trained: neither a budget that is used up already nor another rate
+// can be what the run had.
+TEST_F(TrainCommand, AFinishedRunKeepsTheSettingsThatItWasTrainedWith) {
   ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
-  const std::string before = test::read_file(folder_ / "run/experiment.toml");
+  const auto record = [&] {
+    return test::read_file(folder_ / "run/experiment.toml") +
+           test::read_file(folder_ / "run/run.json");
+  };
+  const std::string before = record();
+  const std::string tokens = "--training.tokens=640";
   expect_refused("run",
-                 {"--resume", "--training.tokens=320"},
-                 "training.tokens = 320: the run in run has seen 640 tokens");
-  EXPECT_EQ(test::read_file(folder_ / "run/experiment.toml"), before);
+                 {"--resume", tokens, "--optimizer.learning_rate=1e-4"},
+                 "--resume: the run in run has seen 640 tokens, after which this budget is used "
+                 "up: nothing would be trained with optimizer.learning_rate: 0.01 -> 1e-04; give "
+                 "a larger budget, or the settings of before\n");
+  expect_refused("run", {"--resume", "--training.tokens=320"}, "training.tokens: 640 -> 320;");
+  // What is no part of training is not recorded either.
+  const ProgramResult logged = train("run", {"--resume", tokens, "--training.log_every=1"});
+  EXPECT_EQ(logged.exit_code, 0);
+  EXPECT_EQ(logged.errors,
+            "reynard: nothing is left to train, so that these are not recorded: "
+            "training.log_every: 5 -> 1\n");
+  EXPECT_EQ(record(), before);
+  // The held-out text is measured all the same.
+  const ProgramResult measured = train(
+      "run",
+      {"--resume", tokens, "--training.log_every=1", "--validation.path=text/held_out.tokens"});
+  EXPECT_EQ(measured.exit_code, 0) << measured.errors;
+  EXPECT_TRUE(json("run/result.json").contains("validation_loss"));
+  std::string expected = before;
+  expected.replace(expected.find("path = \"\""), 9, "path = \"text/held_out.tokens\"");
+  EXPECT_EQ(record(), expected);
+}
+
+TEST_F(TrainCommand, ABudgetOfTokensBelowWhatAMinuteTrainedIsRefused) {
+  ASSERT_EQ(train("run", {"--training.tokens=0", "--training.minutes=0.01"}).exit_code, 0);
+  const int64_t seen = json("run/result.json").at("tokens");
+  ASSERT_GT(seen, kTokensPerStep);
+  expect_refused("run",
+                 {"--resume", "--training.tokens=64"},
+                 "nothing would be trained with training.tokens: 0 -> 64, training.minutes: 0.01");
 }
 
 // The loss of the text before is not that of this one.

@@ -379,6 +379,30 @@ TEST(Compare, RunsOfOneRecipeAreNoDifferenceAndSetTheMargin) {
   EXPECT_TRUE(loss_of(comparison, runs, "a 0/c 0").differs);
 }
 
+// experiment.toml holds the last settings of a run that was made with several.
+TEST(Compare, ARunWhoseSettingsChangedIsOfAnotherRecipe) {
+  const test::TempDir folder;
+  std::mt19937_64 random(3);
+  const auto change = [&](const std::string& name, int step) {
+    json run = {{"name", name}};
+    run["earlier"] = {{{"command", json::array()}, {"until_step", 5}},
+                      {{"command", json::array()},
+                       {"until_step", step},
+                       {"changed", {"optimizer.learning_rate: 0.01 -> 0.5"}}}};
+    test::write_file(folder / (name + "/run.json"), run.dump());
+  };
+  for (const int seed : {0, 1, 2, 3}) {
+    write_seed(folder / fmt::format("a{}", seed), "a", seed, 0.1 * seed, random);
+  }
+  change("a1", 10);
+  change("a2", 10);
+  change("a3", 20);
+  const Runs runs = read_runs({folder / "a0", folder / "a1", folder / "a2", folder / "a3"});
+  EXPECT_NE(runs[0].recipe, runs[1].recipe);
+  EXPECT_EQ(runs[1].recipe, runs[2].recipe);
+  EXPECT_NE(runs[2].recipe, runs[3].recipe);
+}
+
 // Between copies of one run lies nothing, which would pass for what seeds change.
 TEST(Compare, TheSameWeightsAreNotTwoSeeds) {
   const test::TempDir folder;
