@@ -200,10 +200,11 @@ class Run {
     window_.begin(trainer_);
   }
 
-  // What is there of this very run. Another result is of the run before it was made longer, or of
-  // another held-out text.
+  // What is there of this very run, whose weights are there too. Another result is of the run
+  // before it was made longer, or of another held-out text.
   std::optional<RunResult> result_of_before() const {
     if (!trainer_.done() || measures_otherwise_) return std::nullopt;
+    if (!fs::is_directory(folder_ / "model")) return std::nullopt;
     const auto finished = finished_result(folder_);
     const bool holds = finished && finished->steps == trainer_.steps() &&
                        changed_texts(trainer_.experiment(), *finished).empty();

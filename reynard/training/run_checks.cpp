@@ -54,13 +54,18 @@ void check_same_run(const Experiment& given, const fs::path& folder) {
 // Without a checkpoint a run begins anew, with whatever settings: only in place of one that ended
 // before its first.
 void check_overwritable(const fs::path& folder) {
-  for (const char* const trained : {"model", "result.json"}) {
-    if (!fs::exists(folder / trained)) continue;
+  if (fs::exists(folder / "model")) {
     throw Error(fmt::format(
         "--resume: {} holds a trained model and no checkpoint to go on from; choose another "
         "run.folder, and --run.start_from={} to begin with its weights",
         folder.string(),
         (folder / "model").string()));
+  }
+  if (fs::exists(folder / "result.json")) {
+    throw Error(
+        fmt::format("--resume: {} holds the result of a finished run, and neither its model nor a "
+                    "checkpoint to go on from; choose another run.folder, or remove this one",
+                    folder.string()));
   }
   if (fs::exists(folder / "run.json")) return;
   // A run that was killed before it had a name leaves temporary files.

@@ -389,6 +389,23 @@ TEST_F(TrainCommand, ABudgetOfTokensBelowWhatAMinuteTrainedIsRefused) {
                  "nothing would be trained with training.tokens: 0 -> 64, training.minutes: 0.01");
 }
 
+// Though checkpoints hold the weights.
+TEST_F(TrainCommand, AModelThatIsGoneIsWrittenAgain) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  const std::string weights = weights_hash("run");
+  fs::remove_all(folder_ / "run/model");
+  const ProgramResult again = train("run", {"--resume", "--training.tokens=640"});
+  ASSERT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_EQ(weights_hash("run"), weights);
+  EXPECT_EQ(json("run/result.json").at("steps"), 10);
+  fs::remove_all(folder_ / "run/model");
+  fs::remove_all(folder_ / "run/checkpoints");
+  expect_refused("run",
+                 {"--resume", "--training.tokens=640"},
+                 "--resume: run holds the result of a finished run, and neither its model nor a "
+                 "checkpoint to go on from; choose another run.folder, or remove this one\n");
+}
+
 // The loss of the text before is not that of this one.
 TEST_F(TrainCommand, AnotherHeldOutTextIsMeasuredThoughTheRunHasEnded) {
   const auto loss = [&](const std::vector<std::string>& more) {
