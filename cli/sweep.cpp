@@ -31,6 +31,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::cli {
@@ -56,12 +57,33 @@ struct Axis {
   std::vector<std::string> values;
 };
 
+// The commas of a list in brackets part no values.
+std::vector<std::string> split_values(std::string_view text) {
+  std::vector<std::string> values(1);
+  bool in_list = false;
+  for (const char c : text) {
+    if (c == '[') in_list = true;
+    if (c == ']') in_list = false;
+    if (c == ',' && !in_list) {
+      values.emplace_back();
+    } else {
+      values.back() += c;
+    }
+  }
+  return values;
+}
+
 Axis axis_of(const std::string& text) {
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
     throw Error(fmt::format("--grid {}: expected section.key=value,value,...", text));
   }
-  Axis axis{text.substr(0, equals), CLI::detail::split(text.substr(equals + 1), ',')};
+  Axis axis{text.substr(0, equals), split_values(text.substr(equals + 1))};
+  if (std::ranges::count(axis.values, "") > 0) {
+    throw Error(fmt::format(
+        "--grid {}: has an empty value; give section.key=value,value,... without a comma more",
+        text));
+  }
   if (axis.key == "run.folder") {
     throw Error(
         fmt::format("--grid {}: each run has a folder of its own within --run.folder", text));
@@ -401,7 +423,8 @@ void add_sweep(CLI::App& app) {
   make_repeatable(*sweep->add_option(
       "--grid",
       arguments->grid,
-      "section.key=value,value,...; may be given several times: all combinations"));
+      "section.key=value,value,... (lists in brackets: key=[1,2],[4]); may be given several times: "
+      "all combinations"));
   sweep
       ->add_option("--seeds",
                    arguments->seeds,

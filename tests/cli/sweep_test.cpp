@@ -123,6 +123,27 @@ TEST_F(TrainCommand, SweepTakesNamesThatSomePointsRead) {
   }
 }
 
+TEST_F(TrainCommand, SweepTakesLists) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--quiet",
+                                    "--grid",
+                                    "model.memory.layers=[0,1],[1],[]",
+                                    "--run.folder=sweep",
+                                    "--training.tokens=64",
+                                    "--model.num_layers=2",
+                                    "--model.mixer=memory_attention"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  for (const auto& [value, recorded] :
+       {std::pair{"[0,1]", "[0, 1]"}, std::pair{"[1]", "[1]"}, std::pair{"[]", "[]"}}) {
+    EXPECT_SAYS(
+        test::read_file(folder_ / fmt::format("sweep/model.memory.layers={},seed=0", value) /
+                        "experiment.toml"),
+        fmt::format("layers = {}\n", recorded));
+  }
+  EXPECT_EQ(json("sweep/sweep.json").at("rows").size(), 3U);
+}
+
 // Programs of before recorded keys that they did not read.
 TEST_F(TrainCommand, SweepReusesRunsThatRecordUnreadKeys) {
   const std::vector<std::string> sweep = {
@@ -347,6 +368,11 @@ TEST_F(TrainCommand, SweepRejects) {
   };
   expect_error({"optimizer.learning_rate"}, "expected section.key=value");
   expect_error({"optimizer.learning_rate=1e-3,1e-3"}, "names a value twice");
+  for (const std::string values : {"0.1,", ",0.1", "0.1,,0.2", ","}) {
+    expect_error({"optimizer.weight_decay=" + values},
+                 "--grid optimizer.weight_decay=" + values +
+                     ": has an empty value; give section.key=value,value,... without a comma more");
+  }
   expect_error({"optimizer.learning_rate=1e-3,0.001"}, "would be the same run");
   expect_error({"data.path=text/train.tokens,text_train.tokens"},
                "two runs would share the folder sweep/data.path=text_train.tokens,seed=0");
