@@ -263,8 +263,9 @@ class Run {
   void check_unchanged() const {
     if (changed_.empty()) return;
     throw Error(fmt::format(
-        "--resume: the run in {} has seen {}, after which this budget is used up: nothing would be "
-        "trained with {}; give a larger budget, or the settings of before",
+        "--resume: the run in {} has seen {} and is at its end: nothing would be trained with {}; "
+        "raise what ends it (training.tokens, training.minutes, training.accuracy), or give the "
+        "settings of before",
         folder_.string(),
         counted(trainer_.tokens(), "token"),
         fmt::join(changed_, ", ")));

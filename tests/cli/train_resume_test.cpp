@@ -358,9 +358,10 @@ TEST_F(TrainCommand, AFinishedRunKeepsTheSettingsThatItWasTrainedWith) {
   const std::string tokens = "--training.tokens=640";
   expect_refused("run",
                  {"--resume", tokens, "--optimizer.learning_rate=1e-4"},
-                 "--resume: the run in run has seen 640 tokens, after which this budget is used "
-                 "up: nothing would be trained with optimizer.learning_rate: 0.01 -> 1e-04; give "
-                 "a larger budget, or the settings of before\n");
+                 "--resume: the run in run has seen 640 tokens and is at its end: nothing would be "
+                 "trained with optimizer.learning_rate: 0.01 -> 1e-04; raise what ends it "
+                 "(training.tokens, training.minutes, training.accuracy), or give the settings of "
+                 "before\n");
   expect_refused("run", {"--resume", "--training.tokens=320"}, "training.tokens: 640 -> 320;");
   // What is no part of training is not recorded either.
   const ProgramResult logged = train("run", {"--resume", tokens, "--training.log_every=1"});
