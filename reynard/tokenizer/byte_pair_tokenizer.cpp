@@ -5,6 +5,7 @@
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <utility>
@@ -163,7 +164,8 @@ std::string BytePairTokenizer::decode_ids(std::span<const int64_t> ids,
     if (special_[index] && !options.keep_special) continue;
     if (!parts_.token_texts[index].empty()) tokens.push_back(parts_.token_texts[index]);
   }
-  return parts_.decoder.decode(std::move(tokens), options.raw_bytes);
+  if (!parts_.decoder) return fmt::format("{}", fmt::join(tokens, " "));
+  return parts_.decoder->decode(std::move(tokens), options.raw_bytes);
 }
 
 }  // namespace reynard::tokenizer

@@ -30,7 +30,7 @@ struct BytePairParts {
   PreTokenizer pre_tokenizer;
   std::vector<int32_t> template_before;  // tokens that the template puts around a text
   std::vector<int32_t> template_after;
-  Decoder decoder;
+  std::optional<Decoder> decoder;  // none: decoding puts a blank between tokens
   std::optional<int64_t> bos;
   std::optional<int64_t> eos;
 };

@@ -103,14 +103,6 @@ struct Step {
 }  // namespace
 
 std::string Decoder::decode(std::vector<std::string> tokens, bool raw_bytes) const {
-  if (steps_.empty()) {
-    std::string text;
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      if (i > 0) text += ' ';
-      text += tokens[i];
-    }
-    return text;
-  }
   for (const DecoderStep& step : steps_) tokens = std::visit(Step{tokens, raw_bytes}, step);
   return concatenated(tokens);
 }

@@ -46,7 +46,7 @@ class Decoder {
   void add(Step step) {
     steps_.emplace_back(std::move(step));
   }
-  // Without steps: the tokens with a space between them. raw_bytes: bytes that are not UTF-8 stay.
+  // Without steps: the tokens behind each other. raw_bytes: bytes that are not UTF-8 stay.
   std::string decode(std::vector<std::string> tokens, bool raw_bytes) const;
 
  private:

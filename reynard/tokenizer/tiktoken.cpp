@@ -193,7 +193,7 @@ BytePairParts read_tiktoken(std::string_view text,
     if (content == file.eos) parts.eos = id;
   }
   parts.pre_tokenizer.add(FamilySplit{file.pattern});
-  parts.decoder.add(DecodeByteLevel{});
+  parts.decoder.emplace().add(DecodeByteLevel{});
   parts.name = fmt::format("{} byte-level BPE", file.name);
   return parts;
 }

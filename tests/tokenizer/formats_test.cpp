@@ -74,6 +74,20 @@ TEST_F(Formats, MetaspaceJsonWithByteFallback) {
             "\xef\xbf\xbd\xef\xbf\xbd the");  // bytes that are no character
 }
 
+// As the package `tokenizers` decodes: only where no decoder is given a blank is put between
+// tokens.
+TEST_F(Formats, ADecoderWithoutStepsConcatenates) {
+  json file = test::metaspace_json();
+  const auto decoded = [&](const json& decoder) {
+    file["decoder"] = decoder;
+    return open_json(file)->decode(std::vector<int64_t>{268, 263});
+  };
+  const json empty = {{"type", "Sequence"}, {"decoders", json::array()}};
+  EXPECT_EQ(decoded(nullptr), "\u2581the l");
+  EXPECT_EQ(decoded(empty), "\u2581thel");
+  EXPECT_EQ(decoded({{"type", "Sequence"}, {"decoders", {empty}}}), "\u2581thel");
+}
+
 TEST_F(Formats, TiktokenIsTheSameVocabularyAsItsJson) {
   const auto ranks = open("x.tiktoken", test::tiktoken_ranks(), "gpt2:");
   const auto from_json = open_json(test::byte_level_json());
