@@ -83,34 +83,6 @@ int64_t integer_of(const Value& value, std::string_view what) {
   throw Error(fmt::format("{} is {}; expected an integer", what, value.type_name()));
 }
 
-// Those of UTF-8 that a text begins and ends with; it must not be empty.
-std::string_view first_character(std::string_view text) {
-  std::size_t size = 1;
-  const bool is_long = (text[0] & 0x80) != 0;
-  while (is_long && size < std::min<std::size_t>(4, text.size()) && (text[size] & 0xc0) == 0x80) {
-    ++size;
-  }
-  return text.substr(0, size);
-}
-std::string_view last_character(std::string_view text) {
-  std::size_t size = 1;
-  while (size < std::min<std::size_t>(4, text.size()) &&
-         (text[text.size() - size] & 0xc0) == 0x80) {
-    ++size;
-  }
-  return text.substr(text.size() - size);
-}
-
-// Python's str.isspace.
-bool is_blank(std::string_view character) {
-  constexpr std::string_view kWide =
-      "\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-      "\u2028\u2029\u202f\u205f\u3000";
-  const char c = character[0];
-  if (character.size() > 1) return kWide.find(character) != std::string_view::npos;
-  return (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= ' ');
-}
-
 enum class Ends { kBoth, kLeft, kRight };
 
 std::string_view stripped(std::string_view text, const Value& unwanted, Ends ends) {

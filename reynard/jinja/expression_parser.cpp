@@ -324,6 +324,9 @@ class Parser {
     std::string text = reader_.expect_name();
     std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
     if (!is_test(text)) TokenReader::fail_at(token, "is no supported test");
+    if (reader_.is(Kind::kName, "is")) {
+      TokenReader::fail_at(reader_.next(), "tests a test; put one of them in brackets");
+    }
     value = node_of(Node::kTest, token.line, text, std::move(value));
     const bool wants_value = text == "in" || text == "eq" || text == "equalto" || text == "ne";
     if (reader_.at_operator("(")) {

@@ -8,7 +8,7 @@ namespace reynard::jinja {
 
 // Each reads as far as the expression goes. Throw reynard::Error "line 3: ...".
 ExpressionPtr parse_expression(TokenReader& reader);
-// Without "b if a else c": what a for goes through.
+// Without "b if a else c": what a for goes through and an if asks.
 ExpressionPtr parse_operand(TokenReader& reader);
 // a, b, c is a list.
 ExpressionPtr parse_tuple(TokenReader& reader);

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -98,6 +100,50 @@ bool is_letter_of_a_word(Code code) {
 }
 
 }  // namespace
+
+std::string_view first_character(std::string_view text) {
+  std::size_t size = 1;
+  const bool is_long = (text[0] & 0x80) != 0;
+  while (is_long && size < std::min<std::size_t>(4, text.size()) && (text[size] & 0xc0) == 0x80) {
+    ++size;
+  }
+  return text.substr(0, size);
+}
+
+std::string_view last_character(std::string_view text) {
+  std::size_t size = 1;
+  while (size < std::min<std::size_t>(4, text.size()) &&
+         (text[text.size() - size] & 0xc0) == 0x80) {
+    ++size;
+  }
+  return text.substr(text.size() - size);
+}
+
+bool is_blank(std::string_view character) {
+  constexpr std::u32string_view kWide =
+      U"\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+      U"\u2028\u2029\u202f\u205f\u3000";
+  Code code = -1;
+  const auto size = static_cast<utf8proc_ssize_t>(character.size());
+  const auto* const bytes = reinterpret_cast<const utf8proc_uint8_t*>(character.data());
+  if (utf8proc_iterate(bytes, size, &code) != size) return false;
+  return (code >= '\t' && code <= '\r') || (code >= 0x1c && code <= ' ') ||
+         kWide.find(static_cast<char32_t>(code)) != std::u32string_view::npos;
+}
+
+std::string_view without_blanks_before(std::string_view text) {
+  while (!text.empty() && is_blank(first_character(text))) {
+    text.remove_prefix(first_character(text).size());
+  }
+  return text;
+}
+
+std::string_view without_blanks_behind(std::string_view text) {
+  while (!text.empty() && is_blank(last_character(text))) {
+    text.remove_suffix(last_character(text).size());
+  }
+  return text;
+}
 
 std::string upper_case(std::string_view text) {
   return changed(text, [](Code code, std::string& out) {

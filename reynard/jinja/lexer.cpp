@@ -1,5 +1,6 @@
 #include "reynard/jinja/lexer.h"
 
+#include "reynard/jinja/letters.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -12,8 +13,6 @@
 namespace reynard::jinja {
 
 namespace {
-
-constexpr std::string_view kBlanks = " \t\n\r\v\f";
 
 bool is_name_start(char c) {
   return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -103,11 +102,11 @@ class Lexer {
     if (end < source_.size()) {
       const char sign = end + 2 < source_.size() ? source_[end + 2] : '\0';
       if (sign == '-') {
-        text.erase(text.find_last_not_of(kBlanks) + 1);
+        text.resize(without_blanks_behind(text).size());
       } else if (sign != '+' && source_[end + 1] != '{') {
         const std::size_t line = text.rfind('\n') + 1;  // 0 where there is none
         const bool begins_line = line > 0 || line_starts_;
-        if (begins_line && text.find_first_not_of(" \t", line) == std::string::npos) {
+        if (begins_line && without_blanks_before(std::string_view(text).substr(line)).empty()) {
           text.erase(line);
         }
       }
@@ -121,11 +120,15 @@ class Lexer {
     at_ = end + 2;
     const std::size_t begin = at_;
     if (sign == '-') {
-      at_ = std::min(source_.find_first_not_of(kBlanks, at_), source_.size());
+      skip_blanks();
     } else if (sign != '+' && kind != '}' && at_ < source_.size() && source_[at_] == '\n') {
       ++at_;
     }
     line_starts_ = at_ > begin && source_[at_ - 1] == '\n';
+  }
+
+  void skip_blanks() {
+    at_ = source_.size() - without_blanks_before(std::string_view(source_).substr(at_)).size();
   }
 
   void read_tag(char kind) {
@@ -133,7 +136,7 @@ class Lexer {
     add(Token::Kind::kOpen, kind == '{' ? "{{" : "{%");
     int64_t open_brackets = 0;
     while (true) {
-      at_ = std::min(source_.find_first_not_of(kBlanks, at_), source_.size());
+      skip_blanks();
       if (at_ >= source_.size()) fail("the tag has no end");
       const std::size_t sign = source_[at_] == '-' || source_[at_] == '+' ? 1 : 0;
       const std::string_view rest = std::string_view(source_).substr(at_ + sign, 2);

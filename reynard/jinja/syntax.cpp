@@ -144,7 +144,7 @@ class TemplateParser {
   Statement if_statement(int64_t line) {
     const TokenReader::Depth depth(reader_);
     Statement branch{.kind = Statement::Kind::kIf, .line = line};
-    branch.value = parse_expression(reader_);
+    branch.value = parse_operand(reader_);
     end_tag();
     branch.body = block({"elif", "else", "endif"});
     reader_.expect(Kind::kOpen, "{%");

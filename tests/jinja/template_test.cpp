@@ -139,6 +139,23 @@ TEST(Jinja, WhiteSpaceGoesAsInTransformers) {
   EXPECT_EQ(render("a\r\nb"), "a\nb");
 }
 
+// Python's str.isspace: not ASCII's blanks alone. The texts are those of Transformers 5.
+TEST(Jinja, WhiteSpaceIsThatOfAllScripts) {
+  EXPECT_EQ(render("a\u3000{{- 1 }} \n "), "a1 \n ");
+  EXPECT_EQ(render("{{ 1 -}}\u3000\u2028\x1c{% if true %}b{% endif %}"), "1b");
+  EXPECT_EQ(render("\t{% for s in ['', 'b'][1:] %}\n  \u3000{{- s[0] -}}\u00a0\n{% endfor %}|"),
+            "b|");
+  EXPECT_EQ(render("a{#- x -#}\u3000b{%- if true -%}\x1d\u0085\u1680c{% endif %}"), "abc");
+  EXPECT_EQ(render("\f{% if true %}a{% endif %}"), "a");
+  EXPECT_EQ(render("a\n\u3000\x1f{% if true %}b{% endif %}"), "a\nb");
+  EXPECT_EQ(render("{%\u00a0if\u3000true\u2029%}x{%endif\u0085%}"), "x");
+  // What is no white space, or is not asked to go, stays.
+  EXPECT_EQ(render("a\u200b{{- 1 }}\n\u3000{{ 2 }}"), "a\u200b1\n\u30002");
+  EXPECT_EQ(render("\u00a0{%+ if true %}\u2028\nb{% endif %}"), "\u00a0\u2028\nb");
+  // So do bytes that are no character.
+  EXPECT_EQ(render("\x80{{- 'z' -}}\xe3\x80"), "\x80z\xe3\x80");
+}
+
 TEST(Jinja, StatementsAndScopes) {
   EXPECT_EQ(render("{% for a, b in [(1, 2), (3, 4)] %}{{ loop.index }}{{ a }}{{ b }};"
                    "{% else %}none{% endfor %}"),
@@ -154,6 +171,17 @@ TEST(Jinja, StatementsAndScopes) {
       render("{% macro m(a, b='x') %}<{{ a }}{{ b }}>{% endmacro %}{{ m(1) }}{{ m(2, b=3) }}"),
       "<1x><23>");
   EXPECT_EQ(render("{% set t %}in{{ 1 }}{% endset %}[{{ t }}]"), "[in1]");
+}
+
+TEST(Jinja, ConditionsAndTestsAreRefusedAsByJinja2) {
+  expect_error("{% if a if b else c %}x{% endif %}",
+               "line 1: \"if\" is unexpected; expected \"%}\"");
+  expect_error("{% if 0 %}\n{% elif 1 if 1 else 0 %}x{% endif %}", "line 2: \"if\" is unexpected");
+  EXPECT_EQ(render("{% if (1 if 1 else 0) %}x{% endif %}"), "x");
+  expect_error("{{ x is string is eq(1) }}",
+               "line 1: \"is\" tests a test; put one of them in brackets");
+  expect_error("{{ 1 is eq is string }}", "\"is\" tests a test");
+  EXPECT_EQ(render("{{ (1 is string) is eq(false) }} {{ 1 is eq(1) is eq true }}"), "True True");
 }
 
 // The results are Jinja2's.
