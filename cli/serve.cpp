@@ -245,7 +245,7 @@ void add_serve(CLI::App& app) {
   command
       ->add_option("--max-waiting",
                    arguments->engine.max_waiting,
-                   "texts that wait for their turn; beyond, clients get 429")
+                   "texts that wait while a batch is full; beyond, clients get 429")
       ->capture_default_str();
   command->add_option("--max-connections", http.max_connections, "beyond, clients get 503")
       ->capture_default_str();

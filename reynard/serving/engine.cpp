@@ -84,6 +84,7 @@ struct Engine::Text {
   bool is_read = false;           // the prompt
   bool is_reported = false;       // what the first piece says was said
   std::size_t num_delivered = 0;  // tokens
+  bool is_counted = true;         // as running: its end was not delivered
 
   int64_t prompt() const { return index / job->texts_per_prompt; }
   bool is_writing() const {
@@ -154,7 +155,9 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
   const auto shared = std::make_shared<const Job>(std::move(job));
   {
     const std::lock_guard lock(mutex_);
-    if (counters_.waiting + num_texts > options_.max_waiting) {
+    // What a batch has free could begin at once, and does not wait.
+    if (counters_.waiting + num_texts - options_.max_waiting >
+        options_.max_batch - counters_.running) {
       throw QueueFull(fmt::format("the queue is full ({} waiting); try again later",
                                   counted(counters_.waiting.load(), "text")));
     }
@@ -234,12 +237,14 @@ void Engine::admit() {
       }
       waiting_.pop_front();
       counters_.waiting -= num_texts;
+      counters_.running += num_texts;  // in one step, for submit()
     }
     try {
       start(next);
     } catch (const std::exception& error) {
       next.reply->fail(reason_of(error));
       counters_.failed += next.job->texts_per_prompt;
+      counters_.running -= next.job->texts_per_prompt;
     }
   }
 }
@@ -265,7 +270,6 @@ void Engine::start(const Waiting& waiting) {
   texts_.push_back(std::move(text));
   counters_.prompt_tokens += std::ssize(prompt);
   reserved_tokens_ += tokens_needed(job, waiting.prompt);
-  counters_.running += job.texts_per_prompt;
 }
 
 int64_t Engine::chunk_tokens() const {
@@ -419,6 +423,8 @@ void Engine::deliver(Text& text) {
     piece.text += text.stream.finish();
     piece.end = text.sequence.end();
     if (text.job->cache_use) piece.cache = text.sequence.state().cache_use();
+    text.is_counted = false;  // its client may ask for another at once
+    --counters_.running;
   }
   if (!text.is_reported) {
     piece.prompt_scores = text.sequence.prompt_scores();
@@ -449,7 +455,7 @@ void Engine::remove(std::list<Text>::iterator text) {
   // A prompt that was not read to its end stands for all its texts.
   const int64_t num_texts = text->is_read ? 1 : job.texts_per_prompt;
   counter_of(*text->reply) += num_texts;
-  counters_.running -= num_texts;
+  if (text->is_counted) counters_.running -= num_texts;
   reserved_tokens_ -= num_texts * tokens_of_text(job);
   const bool is_last = std::ranges::none_of(texts_, [&](const Text& other) {
     return other.reply == text->reply && other.prompt() == text->prompt();

@@ -27,7 +27,7 @@ namespace reynard::serving {
 
 struct EngineOptions {
   int64_t max_batch = 64;           // texts written at once
-  int64_t max_waiting = 256;        // texts that wait for their turn; beyond: QueueFull
+  int64_t max_waiting = 256;        // texts that wait while a batch is full; beyond: QueueFull
   int64_t max_cache_tokens = 0;     // keys and values held at once; 0: no limit
   int64_t max_prefix_tokens = 0;    // kept for prompts that begin alike, counted in the pages of
                                     // texts that free none; 0: none
@@ -60,6 +60,7 @@ struct JobTooLong : Error {
 
 // What the engine did since its start; read from any thread.
 struct EngineCounters {
+  // waiting + running: of those that have not ended, at most max_batch + max_waiting.
   std::atomic<int64_t> waiting{0}, running{0}, cache_pages{0};
   std::atomic<int64_t> finished{0}, cancelled{0}, failed{0};
   std::atomic<int64_t> prompt_tokens{0}, reused_tokens{0}, remembered_tokens{0}, new_tokens{0};
