@@ -52,7 +52,8 @@ class Connection final : public httplib::Stream {
   // would reset the connection before the client reads its answer.
   void drop_rest(std::chrono::milliseconds patience) const;
 
-  // The client has closed its end: nobody reads the answer.
+  // The client has closed its end: nobody reads the answer. One that only ended its own side
+  // (shutdown(SHUT_WR)) looks the same.
   bool is_gone() const;
   // The connection whose request this thread is answering; nullptr: none.
   static const Connection* current();

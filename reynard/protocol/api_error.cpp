@@ -14,6 +14,8 @@ std::string type_of(int status) {
       return "permission_error";
     case 404:
       return "not_found_error";
+    case 408:
+      return "connection_error";
     case 429:
       return "rate_limit_error";
     default:

@@ -13,7 +13,7 @@ struct ApiError : std::runtime_error {
   ApiError(int http_status, const std::string& message, std::string parameter = "")
       : std::runtime_error(message), status(http_status), param(std::move(parameter)) {}
 
-  int status;             // 4xx: the request is at fault; 5xx: the server
+  int status;             // 4xx: the request is at fault, or its connection (408); 5xx: the server
   std::string param;      // which field of the request; empty: none
   std::string code = {};  // "model_not_found", ...; empty: none
   int retry_after_s = 0;  // for 429 and 503; 0: not said

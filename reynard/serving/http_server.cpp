@@ -427,7 +427,9 @@ void HttpServer::answer_whole(const Exchange& exchange, const Ask& ask, Reply& r
       looked = now;
       if (connection != nullptr && connection->is_gone()) {
         // One that only ended its own side still reads this.
-        throw ApiError(400, "the connection was closed before the answer was complete");
+        throw ApiError(408,
+                       "the client ended its side of the connection before the answer was "
+                       "complete; it must stay open until then");
       }
     }
     if (!piece) continue;

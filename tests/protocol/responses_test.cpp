@@ -87,6 +87,7 @@ TEST(ApiError, IsTheObjectThatClientsRead) {
   EXPECT_EQ(json["error"]["code"], "model_not_found");
   EXPECT_TRUE(to_json(ApiError(400, "x"))["error"]["param"].is_null());
   EXPECT_EQ(to_json(ApiError(500, "x"))["error"]["type"], "server_error");
+  EXPECT_EQ(to_json(ApiError(408, "x"))["error"]["type"], "connection_error");
 }
 
 }  // namespace

@@ -30,12 +30,28 @@ using test::post_text;
 using test::RawClient;
 using test::Served;
 
+// It looks like going away, and is no fault of the request.
 TEST(HttpServer, WhoEndsTheirOwnSideAreToldSo) {
   const Served served({}, {}, /*max_length=*/10'000'000);
-  const RawClient client(served.server.port());
-  client.send(post_text(R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true})"));
-  ::shutdown(client.socket, SHUT_WR);
-  EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 400"));
+  const auto answer_of = [&](const std::string& stream) {
+    const RawClient client(served.server.port());
+    client.send(
+        post_text(R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true, "stream": )" +
+                  stream + "}"));
+    ::shutdown(client.socket, SHUT_WR);
+    return client.read_all();
+  };
+  const std::string whole = answer_of("false");
+  EXPECT_TRUE(whole.starts_with("HTTP/1.1 408 Request Timeout\r\n")) << whole;
+  const json error = json::parse(whole.substr(whole.find("\r\n\r\n")))["error"];
+  EXPECT_EQ(error["type"], "connection_error");
+  EXPECT_EQ(error["message"],
+            "the client ended its side of the connection before the answer was complete; it must "
+            "stay open until then");
+  const std::string stream = answer_of("true");
+  EXPECT_TRUE(stream.starts_with("HTTP/1.1 200 ")) << stream;
+  EXPECT_EQ(stream.find("[DONE]"), std::string::npos);
+  ASSERT_TRUE(test::eventually([&] { return served.engine.counters().cancelled == 2; }));
 }
 
 // It has no chunks, and the end of the connection ends what has no length.
