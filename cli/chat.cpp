@@ -51,8 +51,9 @@ constexpr const char* kChatFooter =
     "  reynard chat models/qwen --history talk.json        # goes on where it ended\n"
     "  printf 'Hello\\nAnd in French?\\n' | reynard chat models/qwen --json\n"
     "\n"
-    "Each line is a message; one that ends with a backslash goes on in the next. A line that "
-    "begins with a slash is a command: /new begins a new conversation, /exit or Ctrl-D ends it, "
+    "Each line is a message; one that ends with a backslash goes on in the next. A terminal cuts "
+    "lines after 4095 bytes: such a one is not sent, pipe longer ones. A line that begins with a "
+    "slash is a command: /new begins a new conversation, /exit or Ctrl-D ends it, "
     "/help lists them; a message that begins with a slash is written with two. Ctrl-C ends the "
     "answer that is being written and keeps what is there of it; while nothing is written it ends "
     "the program (exit code 130).\n";

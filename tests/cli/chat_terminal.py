@@ -74,6 +74,13 @@ class Terminal:
     def type(self, text):
         os.write(self.descriptor, text.encode())
 
+    def paste(self, text):
+        """What is echoed meanwhile is dropped."""
+        for begin in range(0, len(text), 500):
+            self.type(text[begin:begin + 500])
+            while select.select([self.descriptor], [], [], 0.05)[0]:
+                os.read(self.descriptor, 4096)
+
     def wait_for(self, is_there):
         seen = b""
         end = time.time() + 60
@@ -152,6 +159,30 @@ def other_signals_keep_the_answer_and_end_the_program(folder):
         assert messages[0]["content"] == "hello" and len(messages[1]["content"]) > 20, (name, messages)
 
 
+def lines_that_the_terminal_cuts_are_not_sent(folder):
+    history = os.path.join(folder, "long.json")
+    terminal = Terminal(["--chat-template", "chatml", "--history", history, "-m", "4", "--ignore-eos"])
+    terminal.wait_for(lambda seen: seen.endswith(b"> "))
+    for text in ("w" * 6000 + "END", "w" * 4095):
+        terminal.type("first\\\n")
+        terminal.wait_for(lambda seen: seen.endswith(b"\r\n  "))
+        terminal.paste(text)
+        terminal.type("\n")
+        said = terminal.wait_for(lambda seen: seen.endswith(b"> "))
+        assert b"cut after 4095 bytes" in said and b"backslash" in said, said[-300:]
+        assert not os.path.exists(history), len(text)
+    for letters in (4000, 4094):
+        terminal.paste("w" * letters)
+        terminal.type("\n")
+        terminal.wait_for(lambda seen: seen.endswith(b"\r\n> "))
+        with open(history, encoding="utf-8") as file:
+            messages = json.load(file)
+        assert messages[-2]["content"] == "w" * letters, (letters, len(messages[-2]["content"]))
+    assert len(messages) == 4, len(messages)
+    terminal.type("/exit\n")
+    assert terminal.end() == 0
+
+
 def control_c_keeps_what_generate_wrote():
     run = subprocess.Popen([program, "generate", model, "hello", "-m", "1000000", "-t", "1", "--ignore-eos"],
                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -190,6 +221,7 @@ with tempfile.TemporaryDirectory() as temporary:
     if terminals_exist():
         control_c_ends_the_answer_and_then_the_program(temporary)
         other_signals_keep_the_answer_and_end_the_program(temporary)
+        lines_that_the_terminal_cuts_are_not_sent(temporary)
         progress_is_one_line_of_the_terminal()
     else:
         print("skipped: what happens at a terminal, since this system offers no pseudo-terminals")
