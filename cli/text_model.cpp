@@ -37,8 +37,8 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
 }
 
 // How a prompt begins: as the tokenizer's template says; where it says nothing, with the model's
-// BOS, unless the folder denies it. Models that were trained here need not name theirs: their
-// documents begin with the tokenizer's.
+// BOS, unless the folder denies it. Models that earlier versions trained name none: their documents
+// begin with the tokenizer's.
 void adopt_beginning(TextModel& model) {
   model.uses_template = !model.tokenizer->encode("", {.add_template = true}).empty();
   const nlohmann::json says =

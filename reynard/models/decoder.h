@@ -80,6 +80,12 @@ class Decoder {
   const Parameter& head() const;  // (V, C)
   const DecoderConfig& config() const { return config_; }
   at::Device device() const { return embedding_.value.device(); }
+  // Tokens that begin and end a text, for config() and the files of the model: weights that are
+  // trained here name those of their text.
+  void name_text_ends(int64_t bos, int64_t eos) {
+    config_.bos_token_id = bos;
+    config_.eos_token_id = eos;
+  }
   // Overrides what the config says (attention.log_pruning_tolerance; 0: off).
   void set_log_pruning_tolerance(double log_tolerance);
   // Models with forget gates but without QK-norm evict too, as if no later query or key were longer

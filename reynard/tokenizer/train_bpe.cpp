@@ -2,6 +2,7 @@
 
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/byte_alphabet.h"
+#include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -206,6 +207,9 @@ Merges learn_merges(const PieceCounts& counts, const LearnOptions& options) {
 
 void check_special_tokens(const std::vector<std::string>& special_tokens) {
   for (const std::string& token : special_tokens) {
+    if (!is_utf8(token)) {
+      throw Error(fmt::format("tokenizer train: --special {:?}: is not UTF-8", token));
+    }
     const std::optional<std::string> bytes = bytes_of_characters(token);
     if (!bytes || bytes->size() != 1) continue;
     throw Error(fmt::format(

@@ -55,8 +55,8 @@ struct LearnOptions {
 // `tokenizers`.
 Merges learn_merges(const PieceCounts& counts, const LearnOptions& options);
 
-// Throws reynard::Error, naming it, for a special token that is a token of a byte in every
-// vocabulary: a character of GPT-2's alphabet.
+// Throws reynard::Error, naming it, for a special token that is not UTF-8 or is a token of a byte
+// in every vocabulary: a character of GPT-2's alphabet.
 void check_special_tokens(const std::vector<std::string>& special_tokens);
 
 // The contents of a tokenizer.json. special_tokens get the last ids. Throws reynard::Error for

@@ -158,7 +158,11 @@ class Run {
         folder_(experiment.run.folder),
         text_(data::TokenFile(experiment.data.path).fingerprint()),
         tokenizer_(data::recorded_tokenizer_files(data::TokenFile(experiment.data.path))),
-        trainer_(experiment, training_loader(experiment)) {}
+        trainer_(experiment, training_loader(experiment)) {
+    // Those of the experiment, where it names them, are the same (check_texts()).
+    const data::TokenFile text(experiment.data.path);
+    trainer_.model().name_text_ends(text.header().bos, text.header().eos);
+  }
 
   RunResult train() {
     begin();

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -132,6 +133,11 @@ TEST_F(TokenizerCommand, SpecialTokensAreNoOthers) {
     expect_error(train("none.txt", token),
                  "",
                  "tokenizer train: --special " + token + ": is the token of a byte");
+  }
+  for (const auto& [token, shown] : {std::pair{"\xff", "\\xff"}, std::pair{"<\xc3>", "<\\xc3>"}}) {
+    expect_error(train("none.txt", token),
+                 "",
+                 std::string("tokenizer train: --special \"") + shown + "\": is not UTF-8");
   }
   expect_error(train("a.txt",
                      "<s>,\xc4\xa0"

@@ -324,6 +324,43 @@ TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
   EXPECT_NE(loss("less", std::to_string((rows - 1) * kTokensPerRow)), once);
 }
 
+// A tokenizer whose only end token is <|endoftext|>, beside another special one, names no BOS; its
+// documents begin with that token, and so does what the model reads later.
+TEST_F(TrainCommand, ModelsNameTheEndsOfTheirText) {
+  ASSERT_EQ(run({"tokenizer",
+                 "train",
+                 "text.txt",
+                 "-o",
+                 "two/tokenizer.json",
+                 "--vocab-size",
+                 "264",
+                 "--special",
+                 "<|endoftext|>,<pad>"})
+                .exit_code,
+            0);
+  ASSERT_EQ(run({"prepare", "text.txt", "-o", "words", "--tokenizer", "two"}).exit_code, 0);
+  ASSERT_EQ(train("run",
+                  {"--data.path=words/train.tokens",
+                   "--model.vocab_size=264",
+                   "--training.tokens=64",
+                   "--training.permanent_every=64"})
+                .exit_code,
+            0);
+  for (const char* folder : {"run/model", "run/checkpoints/step-000000000001"}) {
+    const auto config = json(std::string(folder) + "/config.json");
+    EXPECT_EQ(config.at("bos_token_id"), 262) << folder;
+    EXPECT_EQ(config.at("eos_token_id"), 262) << folder;
+  }
+  const ProgramResult begun = run({"generate", "run", "", "-m", "1"});
+  EXPECT_EQ(begun.exit_code, 0) << begun.errors;
+  // With ids of its own the experiment says what counts.
+  ASSERT_EQ(train("named", {"--training.tokens=64", "--model.bos_token_id=256"}).exit_code, 0);
+  EXPECT_EQ(json("named/model/config.json").at("eos_token_id"), 257);
+  ASSERT_EQ(
+      train("named", {"--training.tokens=128", "--model.bos_token_id=256", "--resume"}).exit_code,
+      0);
+}
+
 // All shapes fit, and the weights would compute something else.
 TEST_F(TrainCommand, FirstWeightsOfOtherSettingsAreNamed) {
   ASSERT_EQ(train("first", {"--training.tokens=64"}).exit_code, 0);
