@@ -15,20 +15,39 @@ namespace {
 
 constexpr double kLeftOut = 0.1;  // share of attention farther away than the reach
 
-// first_decayed (N), or undefined: gates act on no key before it.
-void add_gates(const at::Tensor& log_gate, const at::Tensor& first_decayed, HeadStatistics& head) {
+// For each query (N): the first key that it sees and gates act on.
+std::vector<int64_t> first_faded_keys(const models::AttentionView& view) {
+  std::vector<int64_t> first(view.q.size(0), 0);
+  for (const at::Tensor& limits : {view.first_key, view.first_decayed}) {
+    if (!limits.defined()) continue;
+    const at::Tensor keys = limits.to(at::kLong).contiguous();
+    const auto* limit = keys.const_data_ptr<int64_t>();
+    for (size_t i = 0; i < first.size(); ++i) first[i] = std::max(first[i], limit[i]);
+  }
+  return first;
+}
+
+// log_gate (N), its sums (N) f64, and first_faded_keys, which never fall.
+void add_gates(const at::Tensor& log_gate,
+               const at::Tensor& sums,
+               const std::vector<int64_t>& first,
+               HeadStatistics& head) {
   const at::Tensor gates = log_gate.to(at::kDouble).exp().contiguous();
+  const at::Tensor gate_sums = sums.contiguous();
   const auto* f = gates.const_data_ptr<double>();
+  const auto* c = gate_sums.const_data_ptr<double>();
   const int64_t N = gates.size(0);
   head.gate_histogram.assign(kGateBins, 0);
-  at::Tensor stops;
-  if (first_decayed.defined()) stops = first_decayed.to(at::kLong).contiguous();
-  const auto* stop = stops.defined() ? stops.const_data_ptr<int64_t>() : nullptr;
-  double left = 0;  // sum_j F_ij = 1 + f_i * that of the token before, from where gates act
+  double left = 0;  // sum_j F_ij = 1 + f_i * that of the token before - what is no longer seen
   double memory = 0;
   for (int64_t i = 0; i < N; ++i) {
-    if (stop != nullptr && i > 0 && stop[i] != stop[i - 1]) left = 0;
-    left = 1 + f[i] * left;
+    const int64_t before = i > 0 ? first[i - 1] : 0;
+    if (first[i] == i) {
+      left = 1;
+    } else {
+      left = 1 + f[i] * left;
+      for (int64_t j = before; j < first[i]; ++j) left -= std::exp(c[i] - c[j]);
+    }
     memory += left;
     head.mean_gate += f[i];
     // Gates come from f32 logarithms: one that is meant to be on an edge belongs above it.
@@ -47,9 +66,11 @@ std::vector<HeadStatistics> head_statistics(const models::AttentionView& view, i
   const int64_t N = view.q.size(0);
   const int64_t H = view.q.size(1);
   std::vector<HeadStatistics> heads(H);
+  const at::Tensor sums = gate_sums_of(view);  // (H, N)
+  const std::vector<int64_t> first = first_faded_keys(view);
   for (int64_t h = 0; h < H; ++h) {
     if (view.log_gate.defined()) {
-      add_gates(view.log_gate.select(1, h), view.first_decayed, heads[h]);
+      add_gates(view.log_gate.select(1, h), sums[h], first, heads[h]);
     } else {
       heads[h].gate_memory = heads[h].mean_gate = std::nan("");
     }

@@ -16,8 +16,9 @@ struct HeadStatistics {
   // over the queries that were read.
   double reach = 0;
   double mean_distance = 0;  // of a query's attention, in tokens, over the same queries
-  // Mean over all tokens of sum_j F_ij, how many tokens' worth of the past (itself included) the
-  // gates leave: 1 forgets at once, half the text forgets nothing. NaN without gates.
+  // Mean over all tokens of sum_j F_ij over the keys that the query sees and gates act on: how many
+  // tokens' worth of these (itself included) the gates leave. 1 forgets at once; where all of the
+  // text is seen, half of it forgets nothing. NaN without gates.
   double gate_memory = 0;
   double mean_gate = 0;                // NaN without gates
   std::vector<double> gate_histogram;  // shares of gates in kGateBins equal bins of [0, 1]

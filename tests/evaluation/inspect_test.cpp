@@ -10,8 +10,10 @@
 #include "tests/support/errors.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -74,6 +76,40 @@ TEST(HeadStatistics, KnowEvenAttentionAndConstantGates) {
   const HeadStatistics none = head_statistics(even_view(400, 0), 50)[0];
   EXPECT_TRUE(std::isnan(none.gate_memory));
   EXPECT_TRUE(none.gate_histogram.empty());
+}
+
+// Sum_j F_ij from the definition, over the keys from first (N) on.
+double gate_memory_of(const at::Tensor& log_gate, const at::Tensor& first) {
+  const int64_t N = log_gate.size(0);
+  const at::Tensor c = log_gate.select(1, 0).to(at::kDouble).cumsum(0);
+  const at::Tensor key = at::arange(N, at::kLong).unsqueeze(0);
+  const at::Tensor seen =
+      key.le(key.transpose(0, 1)).logical_and(key.ge(first.to(at::kLong).unsqueeze(1)));
+  const at::Tensor left = (c.unsqueeze(1) - c.unsqueeze(0)).exp();
+  return at::where(seen, left, 0.0).sum().item<double>() / static_cast<double>(N);
+}
+
+TEST(HeadStatistics, GatesKeepOnlyWhatQueriesSee) {
+  const at::Tensor index = at::arange(16, at::kInt);
+  models::AttentionView view = even_view(16, 1);
+  view.first_key = index - index.remainder(4);  // contexts of four
+  EXPECT_NEAR(head_statistics(view, 4)[0].gate_memory, 2.5, 1e-12);
+  view.first_key = (index - 3).clamp_min(0);  // a window of four
+  EXPECT_NEAR(head_statistics(view, 4)[0].gate_memory, (1 + 2 + 3 + 13 * 4) / 16.0, 1e-12);
+
+  // Gates of every size, one of 0, and a memory of seven tokens before contexts of five.
+  view = even_view(200, 1);
+  view.log_gate = -at::randn({200, 1}).square();
+  view.log_gate[90] = -1e3;
+  const at::Tensor token = at::arange(200, at::kInt);
+  const at::Tensor begins = token - token.remainder(5);
+  view.first_key = (begins - 7).clamp_min(0);
+  EXPECT_NEAR(head_statistics(view, 4)[0].gate_memory,
+              gate_memory_of(view.log_gate, view.first_key),
+              1e-12);
+  view.first_decayed = begins;
+  EXPECT_NEAR(
+      head_statistics(view, 4)[0].gate_memory, gate_memory_of(view.log_gate, begins), 1e-12);
 }
 
 models::DecoderConfig small_model() {
@@ -157,6 +193,22 @@ TEST(Inspect, ShowsTheHeadsThatAreNamed) {
   EXPECT_THROW(inspect(decoder, texts, {.heads = {{2, 0}}}, no_text), Error);
   EXPECT_THROW(inspect(decoder, texts, {.window_begin = 5, .window_end = 201}, no_text), Error);
   EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, -14);
+}
+
+// Gates of 1 in local contexts of four tokens leave (1 + 2 + 3 + 4) / 4 of them, in a layer with a
+// memory and in one without.
+TEST(Inspect, GatesKeepNothingOfOtherContexts) {
+  models::DecoderConfig config = small_model();
+  config.mixer = "memory_attention";
+  config.attention.forget_gate = models::ForgetGate::kFixed;
+  config.attention.decay_time_min = config.attention.decay_time_max = 1e12;
+  config.memory.window = 4;
+  config.memory.layers = {1};
+  models::Decoder decoder(config, 3);
+  const auto result = inspect(decoder, {{"a", some_tokens(16)}}, {.sweep_tokens = 0}, no_text);
+  for (const auto& head : result.at("heads")) {
+    EXPECT_NEAR(head.at("gate_memory").get<double>(), 2.5, 1e-6) << head;
+  }
 }
 
 // Maps of NaN mean nothing: the first layer whose attention reads some is named.
