@@ -83,20 +83,20 @@ CellMaps cell_maps(const models::AttentionView& view, const CellOptions& given) 
     maps.decay = at::zeros({H, cells, cells}, at::kFloat);
     maps.log_decay = at::zeros({H, cells, cells}, at::kFloat);
   }
-  at::Tensor pairs = at::zeros({cells, cells}, at::kFloat);  // seen by one head
+  at::Tensor pairs = at::zeros({cells, cells}, at::kFloat);  // that gates are shown of
   at::Tensor read = at::zeros({cells, 1}, at::kFloat);       // queries of a cell
   for_attention_rows(view, queries.positions, [&](const AttentionRows& rows) {
     const at::Tensor cell = queries.cells.narrow(0, rows.first, rows.queries.size(0));
-    const at::Tensor seen = rows.logits.isneginf().logical_not();
     const auto add = [&](at::Tensor map, const at::Tensor& values) {
       map.index_add_(0, cell, sum_over_cells(values, bounds));
     };
     if (rows.head == 0) {
-      add(pairs, seen.to(at::kFloat));
       read.index_add_(0, cell, at::zeros({cell.size(0), 1}, at::kFloat) + 1);
     }
     add(maps.attention[rows.head], at::softmax(rows.logits, -1));
     if (!rows.log_decay.defined()) return;
+    const at::Tensor seen = rows.log_decay.isneginf().logical_not();
+    if (rows.head == 0) add(pairs, seen.to(at::kFloat));
     add(maps.decay[rows.head], rows.log_decay.exp());
     add(maps.log_decay[rows.head], rows.log_decay.masked_fill(seen.logical_not(), 0));
   });

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 namespace reynard::evaluation {
 
@@ -21,6 +22,17 @@ namespace {
 
 constexpr int64_t kQueries = 64;  // rows that exist at once
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+// The keys of `remembered` (R, K) without the `top_k` of each row that have the largest products,
+// of equal ones the first: those that a search leaves out (knn/search.h).
+at::Tensor left_out(const at::Tensor& products, const at::Tensor& remembered, int64_t top_k) {
+  const int64_t k = std::min(top_k, products.size(1));
+  const at::Tensor scores = products.masked_fill(~remembered, kHidden);
+  const at::Tensor least = std::get<0>(scores.topk(k, -1)).narrow(-1, k - 1, 1);
+  const at::Tensor above = scores.gt(least), equal = scores.eq(least);
+  const at::Tensor room = k - above.sum(-1, true);
+  return remembered & ~(above | (equal & equal.cumsum(-1).le(room)));
+}
 
 // Makes logits (R, K) those of one softmax in which the keys of `remembered` have `share` of each
 // row that sees any of them, and the others the rest.
@@ -78,13 +90,13 @@ void for_attention_rows(const models::AttentionView& view,
     for (rows.head = 0; rows.head < H; ++rows.head) {
       const at::Tensor q =
           view.q.select(1, rows.head).index_select(0, rows.queries).to(at::kFloat) * scale;
-      const auto products = [&](const at::Tensor& k) {  // (R, K)
-        const at::Tensor own = k.select(1, rows.head / repeats).narrow(0, 0, K).to(at::kFloat);
-        return at::matmul(q, own.transpose(0, 1));
+      const auto products = [&](const at::Tensor& k, at::ScalarType type) {  // (R, K)
+        const at::Tensor own = k.select(1, rows.head / repeats).narrow(0, 0, K).to(type);
+        return at::matmul(q.to(type), own.transpose(0, 1));
       };
-      rows.logits = products(view.k);
+      rows.logits = products(view.k, at::kFloat);
       if (view.memory_k.defined()) {
-        rows.logits = at::where(remembered, products(view.memory_k), rows.logits);
+        rows.logits = at::where(remembered, products(view.memory_k, at::kFloat), rows.logits);
       }
       if (sums.defined()) {
         const at::Tensor c = sums[rows.head];
@@ -96,6 +108,12 @@ void for_attention_rows(const models::AttentionView& view,
         rows.logits += rows.log_decay;
       } else {
         rows.logits.masked_fill_(hidden, kHidden);
+      }
+      if (view.top_k > 0 && remembered.defined()) {
+        const at::Tensor& k = view.memory_k.defined() ? view.memory_k : view.k;
+        // Rounded from f64, so that equal keys have equal products wherever they lie.
+        const at::Tensor scores = products(k, at::kDouble).to(at::kFloat);
+        rows.logits.masked_fill_(left_out(scores, remembered & ~hidden, view.top_k), kHidden);
       }
       if (view.memory_share.defined()) {
         share_out(rows.logits, remembered, view.memory_share[rows.head].item<double>());

@@ -12,10 +12,6 @@
 
 namespace reynard::evaluation {
 
-// "scoring" (Task::settings) of tasks that measure rows of layers with a memory. 1: keys of the
-// memory are seen as they lie in it, and in the share that a gate gives them.
-inline constexpr int64_t kMemoryScoring = 1;
-
 // R queries of one head and the keys up to the last of them.
 struct AttentionRows {
   int64_t head = 0;
@@ -23,7 +19,8 @@ struct AttentionRows {
   at::Tensor queries;    // (R) i64: positions, ascending
   at::Tensor logits;     // (R, K) f32 with the bias; -inf where a query does not see the key
   at::Tensor log_decay;  // (R, K) f32: c_i - c_j, or 0 where the view says that gates do not act;
-                         // -inf likewise; undefined without gates
+                         // -inf where no query of any head can see the key, best or not (top_k);
+                         // undefined without gates
 };
 
 // Throws reynard::Error, naming the task and the layer (from 0; the message counts from 1), where

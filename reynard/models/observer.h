@@ -20,6 +20,7 @@ struct AttentionView {
   at::Tensor first_key;         // (N) i32; a layer with a memory counts from the oldest key in it
   at::Tensor first_local = {};  // (N) i32: a query sees the keys before it in the memory, if there
                                 // is one; else undefined
+  int64_t top_k = 0;         // of the keys in the memory a query and head read so many best; 0: all
   at::Tensor memory_k = {};  // (N, G, D): as the memory has them, without positions; undefined: k
   // (H) f32: the share of a query's attention that all keys of its memory have together, if there
   // are any (MemoryMerge::kGated). Undefined: one softmax over them and the local keys.

@@ -20,6 +20,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,8 +32,10 @@ constexpr int64_t kContext = 16;
 
 // Layers 0 and 2 have a memory, layer 1 has none. A small rope_base turns every pair of a key.
 models::Decoder decoder_with_memory(int64_t num_kv_heads,
-                                    models::MemoryMerge merge = models::MemoryMerge::kJoint) {
+                                    models::MemoryMerge merge = models::MemoryMerge::kJoint,
+                                    int64_t top_k = 0) {
   models::DecoderConfig config = test::small_config();
+  config.vocab_size = 128;
   config.num_layers = 3;
   config.mixer = "memory_attention";
   config.attention.forget_gate = models::ForgetGate::kNone;
@@ -42,6 +45,7 @@ models::Decoder decoder_with_memory(int64_t num_kv_heads,
   config.memory.window = kContext;
   config.memory.layers = {0, 2};
   config.memory.merge = merge;
+  config.memory.top_k = top_k;
   models::Decoder decoder(config, /*seed=*/5);
   test::spread_weights(decoder, 3);
   return decoder;
@@ -50,6 +54,13 @@ models::Decoder decoder_with_memory(int64_t num_kv_heads,
 std::vector<int64_t> tokens_of_a_text(int64_t count) {
   std::vector<int64_t> tokens(count);
   for (int64_t i = 0; i < count; ++i) tokens[i] = (i * i * 7 + 5 * i) % 47;
+  return tokens;
+}
+
+// Every token once: equal ones have equal keys, of which the search takes the oldest.
+std::vector<int64_t> distinct_tokens(int64_t count) {
+  std::vector<int64_t> tokens(count);
+  for (int64_t i = 0; i < count; ++i) tokens[i] = i * 37 % 127;
   return tokens;
 }
 
@@ -91,6 +102,45 @@ TEST(AttentionRows, OfLayersWithAMemoryAreThoseOfThePlainRule) {
       }
     }
   }
+}
+
+// Of the memory the best keys alone, in the fourth context as in the second.
+TEST(AttentionRows, OfBestKeysAreThoseOfThePlainRule) {
+  using models::MemoryMerge;
+  constexpr int64_t kTokens = 4 * kContext;
+  const std::vector<int64_t> tokens = distinct_tokens(kTokens);
+  for (const MemoryMerge merge : {MemoryMerge::kJoint, MemoryMerge::kGated}) {
+    for (const int64_t top_k : {1, 5, 40}) {
+      models::Decoder decoder = decoder_with_memory(2, merge, top_k);
+      const auto answers = make_decoder_scorer(decoder, 1000)
+                               ->answer(std::vector<Request>{{"probe", {}, Probe{tokens}}});
+      const auto& layers = std::get<Probed>(answers[0]).layers;
+      for (int64_t layer = 0; layer < 3; ++layer) {
+        const at::Tensor shares = cell_maps(layers[layer], {.cells = kTokens}).attention;
+        EXPECT_TENSORS_NEAR(shares, plain_shares(decoder, layer, tokens).to(at::kFloat), 1e-5, 1e-4)
+            << "layer " << layer << " top_k " << top_k
+            << (merge == MemoryMerge::kGated ? " gated" : "");
+        EXPECT_LE(shares.ne(0).sum(-1).max().item<int64_t>(), top_k + kContext);
+      }
+    }
+  }
+}
+
+// Two tokens before the local context from the third one on, both as good.
+TEST(AttentionRows, OfEqualKeysTheOldestIsTheBest) {
+  models::AttentionView view;
+  view.q = at::zeros({4, 1, 8});
+  view.k = at::zeros({4, 1, 8});
+  view.log_gate = at::tensor({0.F, -3.F, 0.F, 0.F}).unsqueeze(1);  // weighs and does not choose
+  view.first_local = at::tensor({0, 0, 2, 2}, at::kInt);
+  view.top_k = 1;
+  const CellMaps maps = cell_maps(view, {.cells = 4});
+  const double far = std::exp(-3.0);
+  const at::Tensor expected = at::tensor({far / (far + 2), 0.0, 1 / (far + 2), 1 / (far + 2)});
+  EXPECT_TENSORS_NEAR(maps.attention[0][3], expected.to(at::kFloat), 1e-6, 0);
+  // What the gates leave does not depend on the choice.
+  EXPECT_NEAR(maps.decay[0][3][0].item<double>(), far, 1e-6);
+  EXPECT_NEAR(maps.decay[0][3][1].item<double>(), 1, 1e-6);
 }
 
 // Every head shown by itself, whose keys are those of its group.
@@ -156,6 +206,23 @@ TEST(AttentionRows, GiveTheMassOfContextsInAMemory) {
           << "layer " << layer << " head " << head;
     }
   }
+}
+
+// Of all keys, not of those that are read.
+TEST(AttentionRows, GiveTheSameMassWhateverIsRead) {
+  Corpus corpus = test::corpus_of(tokens_of_a_text(240), {60, 120, 180, 240});
+  EvaluationConfig config;
+  config.attention_mass = {.contexts = {3}, .length = 20, .samples = 2};
+  const auto mass_of_first_layer = [&](int64_t top_k) {
+    models::Decoder decoder = decoder_with_memory(2, models::MemoryMerge::kJoint, top_k);
+    const auto task = task_named("attention_mass").make(corpus, config, {.memory_layers = {0, 2}});
+    const test::TempDir folder;
+    return evaluate(*make_decoder_scorer(decoder, 1000), *task, {.folder = folder.path()})
+        .at("series")
+        .at("points")[0]
+        .at("mass")[0];
+  };
+  EXPECT_EQ(mass_of_first_layer(1), mass_of_first_layer(0));
 }
 
 }  // namespace

@@ -15,13 +15,13 @@ Corpus one_document() {
   return test::corpus_of(std::vector<int64_t>(1500, 5), {1500});
 }
 
-// Keys of a memory were shown as those of the local context.
+// Keys of a memory were shown as those of the local context, then all where the best are read.
 TEST(Inside, CountsTheWaysOfShowingAMemory) {
   const Corpus corpus = one_document();
   const auto settings = [&](const ModelFacts& facts) {
     return task_named("inside").make(corpus, {}, facts)->settings();
   };
-  EXPECT_EQ(settings({.memory_layers = {1}}).at("scoring"), 1);
+  EXPECT_EQ(settings({.memory_layers = {1}}).at("scoring"), 2);
   EXPECT_FALSE(settings({}).contains("scoring"));
 }
 

@@ -27,6 +27,10 @@ namespace {
 constexpr int64_t kUsualLength = 128;
 constexpr int64_t kShortest = 16;
 
+// "scoring" of models with a memory. 1: its keys are seen as they lie in it, and in the share that
+// a gate gives them.
+constexpr int64_t kMassScoring = 1;
+
 // One sequence: d contexts, each after BOS where the model has one, then the queries.
 struct Sequence {
   std::vector<int64_t> tokens;
@@ -51,9 +55,8 @@ at::Tensor log_mass(const at::Tensor& logits, const std::vector<int64_t>& begins
   return total;
 }
 
-std::vector<Mass> masses_of(const models::AttentionView& view,
-                            const Sequence& sequence,
-                            int64_t length) {
+std::vector<Mass> masses_of(models::AttentionView view, const Sequence& sequence, int64_t length) {
+  view.top_k = 0;  // the mass of all keys, whichever are read
   std::vector<Mass> masses(view.q.size(1));
   std::vector<int64_t> counts(masses.size());
   const int64_t N = view.q.size(0);
@@ -147,7 +150,7 @@ class AttentionMass final : public Task {
                             {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
     if (!memory_layers_.empty()) {
       settings["memory_layers"] = memory_layers_;
-      settings["scoring"] = kMemoryScoring;
+      settings["scoring"] = kMassScoring;
     }
     return settings;
   }

@@ -2,7 +2,6 @@
 // attention per head with the pruning boundary.
 
 #include "reynard/evaluation/attention_maps.h"
-#include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/map_json.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/tasks/tasks.h"
@@ -18,6 +17,10 @@ namespace reynard::evaluation {
 
 namespace {
 
+// "scoring" of models with a memory. 1: its keys are seen as they lie in it, and in the share that
+// a gate gives them. 2: and only the best where only these are read.
+constexpr int64_t kInsideScoring = 2;
+
 class Inside final : public Task {
  public:
   Inside(const Corpus& corpus, InsideConfig config, bool has_memory)
@@ -31,7 +34,7 @@ class Inside final : public Task {
                             {"gate_tokens", config_.gate_tokens},
                             {"cells", config_.cells},
                             {"begin", row_.begin}};
-    if (has_memory_) settings["scoring"] = kMemoryScoring;
+    if (has_memory_) settings["scoring"] = kInsideScoring;
     return settings;
   }
 

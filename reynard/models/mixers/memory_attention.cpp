@@ -166,6 +166,7 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
   }
   view.first_key = first.to(ragged.first_key.device());
   view.first_local = begins.to(view.first_key.device());
+  view.top_k = memory_.top_k;
   if (!in.memory_k.is_same(in.p.k)) view.memory_k = in.memory_k;
   if (memory_.merge == MemoryMerge::kGated) view.memory_share = at::sigmoid(gate_.value);
   if (in.p.log_gate.defined() && !decays()) view.first_decayed = view.first_local;
