@@ -1,11 +1,13 @@
 #include "cli/memory_options.h"
 
+#include "reynard/knn/memory.h"
 #include "reynard/models/saved_memory.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <bit>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -29,12 +31,13 @@ std::optional<int64_t> parsed(const std::string& text) {
 CLI::Validator all_or_from(int64_t least) {
   return {[least](const std::string& text) {
             const std::optional<int64_t> number = parsed(text);
-            const bool holds = text == "all" || (number && *number >= least);
-            return holds
-                       ? ""
-                       : fmt::format("{}; expected all, or a decimal number from {} on, below 2^63",
-                                     text,
-                                     least);
+            const bool holds =
+                text == "all" || (number && *number >= least && *number <= knn::kMaxEntries);
+            return holds ? ""
+                         : fmt::format("{}; expected all, or a decimal number from {} to 2^{}",
+                                       text,
+                                       least,
+                                       std::countr_zero(uint64_t{knn::kMaxEntries}));
           },
           "NUMBER|all"};
 }

@@ -38,10 +38,13 @@ enum class MemoryPlace {
   kHost,        // both in host memory: each search copies the keys to the device, block by block
 };
 
+// Of a row: far above any real number, far below an overflow.
+inline constexpr int64_t kMaxEntries = int64_t{1} << 56;
+
 struct MemoryOptions {
   MemoryLayer of;
   int64_t num_rows = 1;   // B; with 1, queries of any number of rows share it (multi-document)
-  int64_t capacity = 0;   // entries per row; 0: as many as fit
+  int64_t capacity = 0;   // entries per row, at most kMaxEntries; 0: as many as fit
   bool evict = true;      // at capacity: the oldest entries leave; false: add() is an error
   std::string text = {};  // names what the entries were read from; at most 64 bytes of UTF-8
   at::Device device = at::kCPU;  // that searches: queries, and all that is read, lie there

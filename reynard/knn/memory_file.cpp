@@ -33,8 +33,6 @@ constexpr int64_t kAlignment = 64;  // of sections: a cache line, and more than 
 constexpr int64_t kMaxNameBytes = 512, kMaxTextBytes = 64;
 constexpr int64_t kDigestBytes = 64;  // SHA-256 in hex digits
 constexpr int64_t kMaxHeads = 1 << 16, kMaxHeadDim = 1 << 16, kMaxRows = 1 << 24;
-// Far above any real number, far below an overflow.
-constexpr int64_t kMaxEntries = int64_t{1} << 56;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
   throw Error(fmt::format("{}: {}", path.string(), what));

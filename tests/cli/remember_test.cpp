@@ -286,7 +286,12 @@ TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
   expect_error(eval({"--memory-tokens", "0", "--memory-place", "host"}),
                "eval: --memory-tokens 0 leaves nothing for --memory-place");
   expect_error(eval({"--memory-keys", "0"}),
-               "--memory-keys: 0; expected all, or a decimal number from 1 on");
+               "--memory-keys: 0; expected all, or a decimal number from 1 to 2^56");
+  for (const char* number : {"72057594037927937", "9000000000000000000", "-1"}) {
+    expect_error(eval({"--memory-tokens", number}),
+                 std::string("--memory-tokens: ") + number +
+                     "; expected all, or a decimal number from 0 to 2^56");
+  }
   expect_error(eval({"--memory", "book", "--checkpoints", "all"}),
                "eval: --memory is of one model's weights and --checkpoints measures several");
   expect_error(eval({"--memory-codes"}),
