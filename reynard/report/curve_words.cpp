@@ -117,14 +117,14 @@ std::string coarse_memory(const nlohmann::json& summary) {
 
 Claim claim(const nlohmann::json& summary, int64_t claimed) {
   const Copying copies = copying(summary);
-  if (copies == Copying::kNo) return Claim::kDenied;
   const bool is_tested = copies == Copying::kYes;
   const CoarseLength coarse =
       is_tested ? tested_coarse_length(summary) : published_coarse_length(summary);
   const bool exceeds = 2 * coarse.length > static_cast<double>(claimed);
+  // Within noise too: few short lengths may not tell a perfect copier from chance.
   if (coarse.text.starts_with('>') && !exceeds) return Claim::kNotFarEnough;
-  if (!is_tested) return Claim::kTooFewRepeats;
-  return exceeds ? Claim::kConfirmed : Claim::kDenied;
+  if (copies == Copying::kTooFewRepeats) return Claim::kTooFewRepeats;
+  return is_tested && exceeds ? Claim::kConfirmed : Claim::kDenied;
 }
 
 std::string memory_sentence(const RunResults& run, int64_t tokens_to_copy, double tokens_per_s) {

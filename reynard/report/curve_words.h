@@ -39,7 +39,9 @@ enum class Claim {
   kConfirmed,
   kDenied,
   kTooFewRepeats,
-  kNotFarEnough,  // the memory reaches to the end of the test, which is too short for the claim
+  // The memory, or without copying by more than chance the published one, reaches to the end of
+  // the test, which is too short for the claim.
+  kNotFarEnough,
 };
 Claim claim(const nlohmann::json& summary, int64_t claimed);
 

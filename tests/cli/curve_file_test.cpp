@@ -89,6 +89,18 @@ TEST_F(EvalCommand, AClaimBeyondTheTestedLengthsIsNeitherConfirmedNorDenied) {
   EXPECT_TRUE(json::parse(lines.output).at("confirms_claimed").is_null()) << lines.output;
 }
 
+TEST_F(EvalCommand, AClaimBeyondALengthWithinNoiseIsNeitherConfirmedNorDenied) {
+  test::write_file(folder_ / "short.json",
+                   R"([{"length": 4, "lm_accs": [0.5, 0.5, 0.5], "copy_accs": [1, 1, 1]}])");
+  const ProgramResult text = run({"forgetting-curve", "short.json", "--claimed", "100"});
+  EXPECT_NE(text.output.find("claimed length 100: not tested far enough (lengths up to 4; needs "
+                             "above 50)"),
+            std::string::npos)
+      << text.output;
+  const ProgramResult lines = run({"forgetting-curve", "short.json", "--claimed", "100", "--json"});
+  EXPECT_TRUE(json::parse(lines.output).at("confirms_claimed").is_null()) << lines.output;
+}
+
 TEST_F(EvalCommand, OneSequenceOfEachLengthTellsNoCopyingFromChance) {
   test::write_file(folder_ / "once.json",
                    R"([{"length": 64, "lm_accs": [0.3], "copy_accs": [1]},

@@ -123,6 +123,23 @@ TEST(CurveWords, AClaimBeyondTheTestedLengthsIsOpen) {
             "600 tokens (not confirmed)");
 }
 
+// Even a perfect copier cannot be told from chance at one short length: a claim that lies beyond is
+// open, one that does not is denied.
+TEST(CurveWords, AClaimBeyondLengthsWithinNoiseIsOpen) {
+  const json summary = curve({4},
+                             3,
+                             {{"fine_length", length_of(4, true)},
+                              {"coarse_length", length_of(4, true)},
+                              {"significant_length", length_of(0)},
+                              {"copies", false}});
+  EXPECT_EQ(cell(run_with(summary, 100), "Coarse memory"), ">4 tokens (within noise)");
+  EXPECT_EQ(cell(run_with(summary, 100), "Claimed length"), "100 tokens (not tested far enough)");
+  EXPECT_EQ(cell(run_with(summary, 7), "Claimed length"), "7 tokens (not confirmed)");
+  json ended = summary;
+  ended["metrics"]["coarse_length"] = length_of(0);
+  EXPECT_EQ(cell(run_with(ended, 100), "Claimed length"), "100 tokens (not confirmed)");
+}
+
 // Of results without the tested length the published one counts, as before.
 TEST(CurveWords, ResultsWithoutTheTestedLengthStayReadable) {
   const Runs runs = run_with(curve({64, 128},
