@@ -10,6 +10,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
+#include "reynard/evaluation/prompt_task.h"
 #include "reynard/report/curve_words.h"
 #include "reynard/report/figure.h"
 #include "reynard/statistics/statistics.h"
@@ -290,11 +291,12 @@ void check_names_differ(const std::vector<CurveFile>& files) {
   }
 }
 
-void run_forgetting_curve(const CurveArguments& arguments) {
+void run_forgetting_curve(CurveArguments arguments) {
   using tensor::check_value;
   constexpr const char* kName = "forgetting-curve";
   check_value(arguments.train_length >= 0, kName, "--train-length", arguments.train_length, ">= 1");
   check_value(arguments.claimed >= 0, kName, "--claimed", arguments.claimed, ">= 1");
+  arguments.lengths = evaluation::ascending(arguments.lengths);  // each once
   check_value(arguments.lengths.size() != 1, kName, "--lengths", "one length", "at least two");
   std::vector<CurveFile> files;
   for (const std::string& path : arguments.files) {

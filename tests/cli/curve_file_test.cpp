@@ -101,6 +101,22 @@ TEST_F(EvalCommand, AClaimBeyondALengthWithinNoiseIsNeitherConfirmedNorDenied) {
   EXPECT_TRUE(json::parse(lines.output).at("confirms_claimed").is_null()) << lines.output;
 }
 
+// As in the lists of `reynard eval`.
+TEST_F(EvalCommand, EqualLengthsAreComparedOnce) {
+  test::write_file(folder_ / "curve.json", kCurveFile);
+  const ProgramResult same = run({"forgetting-curve", "curve.json", "--lengths", "8,8"});
+  EXPECT_EQ(same.exit_code, 2) << same.output;
+  EXPECT_NE(same.errors.find("forgetting-curve: --lengths = one length; expected at least two"),
+            std::string::npos)
+      << same.errors;
+  const auto between = [&](const std::string& lengths) {
+    const ProgramResult result =
+        run({"forgetting-curve", "curve.json", "--json", "--lengths", lengths});
+    return json::parse(result.output).at("between_lengths");
+  };
+  EXPECT_EQ(between("80,8,40,8"), between("8,40,80"));
+}
+
 TEST_F(EvalCommand, OneSequenceOfEachLengthTellsNoCopyingFromChance) {
   test::write_file(folder_ / "once.json",
                    R"([{"length": 64, "lm_accs": [0.3], "copy_accs": [1]},
