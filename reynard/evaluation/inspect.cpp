@@ -1,6 +1,7 @@
 #include "reynard/evaluation/inspect.h"
 
 #include "reynard/attention/pruning.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/attention_maps.h"
 #include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/head_statistics.h"
@@ -12,6 +13,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -41,8 +43,13 @@ models::AttentionView one_head(const models::AttentionView& view, int64_t head) 
   return one;
 }
 
+// NaN where the view does not say what was pruned.
 attention::AttentionStatistics pruning_of(const models::AttentionView& view) {
   const int64_t N = view.q.size(0);
+  if (!view.start.defined()) {
+    const at::Tensor unknown = at::full({view.q.size(1)}, std::nan(""), at::kDouble);
+    return {.first_block = {}, .pruned_tiles = unknown, .pruned_flops = unknown};
+  }
   return attention::attention_statistics(
       view.start.unsqueeze(0),
       view.first_key.defined() ? view.first_key.unsqueeze(0) : at::Tensor(),
@@ -70,7 +77,7 @@ struct EachLayer final : models::Observer {
 struct Head {
   HeadIndex index;
   HeadStatistics statistics;
-  double pruned_tiles = 0, pruned_flops = 0;
+  double pruned_tiles = 0, pruned_flops = 0;  // NaN: not known of every text
 };
 
 class Inspection {
@@ -123,7 +130,8 @@ class Inspection {
   nlohmann::json full_maps(const models::AttentionView& view) const;
   nlohmann::json heads() const;
   nlohmann::json sweep();
-  // Mean loss of the sweep's tokens and the mean share of attention's FLOPs that was skipped.
+  // Mean loss of the sweep's tokens, and of the layers of which it is known the mean share of
+  // attention's FLOPs that was skipped (NaN: of none).
   std::pair<double, double> loss_at(double log_tolerance);
 
   models::Decoder& decoder_;
@@ -218,7 +226,7 @@ void Inspection::look_at(const InspectedText& text, bool first) {
       const int64_t shown = std::min(options_.gate_tokens, N);
       json["gates"] = rows_of(view.log_gate.exp().transpose(0, 1).narrow(1, N - shown, shown));
     }
-    json["start"] = integer_rows(view.start);
+    if (view.start.defined()) json["start"] = integer_rows(view.start);
   };
   forward(text.tokens, look);
 }
@@ -261,9 +269,11 @@ nlohmann::json Inspection::full_maps(const models::AttentionView& view) const {
   window.begin = options_.window_begin;
   window.end = options_.window_end;
   window.cells = std::min(options_.cells, window.end - window.begin);
-  return {{"start", integer_rows(view.start)[0]},
-          {"whole", as_json(cell_maps(view, whole), 0, N, whole.cells)},
-          {"window", as_json(cell_maps(view, window), window.begin, window.end, window.cells)}};
+  nlohmann::json maps{
+      {"whole", as_json(cell_maps(view, whole), 0, N, whole.cells)},
+      {"window", as_json(cell_maps(view, window), window.begin, window.end, window.cells)}};
+  if (view.start.defined()) maps["start"] = integer_rows(view.start)[0];
+  return maps;
 }
 
 // Of the first text, in the order in which the heads are shown.
@@ -299,8 +309,8 @@ nlohmann::json Inspection::heads() const {
       json["gate_memory"] = s.gate_memory;
       json["mean_gate"] = s.mean_gate;
       json["gate_histogram"] = s.gate_histogram;
-      json["pruned_tiles"] = head.pruned_tiles;
-      json["pruned_flops"] = head.pruned_flops;
+      json["pruned_tiles"] = config::number_or_null(head.pruned_tiles);
+      json["pruned_flops"] = config::number_or_null(head.pruned_flops);
     }
     list.push_back(std::move(json));
   }
@@ -318,7 +328,9 @@ std::pair<double, double> Inspection::loss_at(double log_tolerance) {
     const at::Tensor tokens = at::tensor(text.tokens, at::kLong);
     EachLayer look = each_layer(count);
     look.visit = [&](int64_t, const models::AttentionView& view) {
-      skipped += pruning_of(view).pruned_flops.mean().item<double>();
+      const double share = pruning_of(view).pruned_flops.mean().item<double>();
+      if (std::isnan(share)) return;
+      skipped += share;
       ++views;
     };
     const models::TokenScores scores = models::score(decoder_,
@@ -347,7 +359,7 @@ nlohmann::json Inspection::sweep() {
     points.push_back({{"log_tolerance", -i},
                       {"loss", loss},
                       {"loss_difference", loss - unpruned},
-                      {"pruned_flops", flops}});
+                      {"pruned_flops", config::number_or_null(flops)}});
   }
   int64_t tokens = 0;
   for (const InspectedText& text : texts_) tokens += swept(text);

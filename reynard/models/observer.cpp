@@ -4,6 +4,8 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <cmath>
+
 namespace reynard::models {
 
 AttentionView copied_to_cpu(AttentionView view) {
@@ -23,6 +25,7 @@ AttentionView copied_to_cpu(AttentionView view) {
 }
 
 std::vector<double> pruned_tiles(const AttentionView& view) {
+  if (!view.start.defined()) return std::vector<double>(view.q.size(1), std::nan(""));
   const int64_t N = view.first_key.size(0);
   const at::Tensor shares =
       attention::attention_statistics(view.start.unsqueeze(0), view.first_key.unsqueeze(0), N, N)

@@ -14,8 +14,8 @@ struct AttentionView {
   at::Tensor q;         // (N, H, D) as the kernel reads it
   at::Tensor k;         // (N, G, D), of a layer with a memory as local contexts have them
   at::Tensor log_gate;  // (N, H) f32 or undefined
-  // (H, ceil(N/128)) i32: first key kept per query block, 0 in a layer that reads a memory;
-  // undefined with states and in crossbatch training.
+  // (H, ceil(N/128)) i32: first key kept per query block. Undefined where it is not known: with
+  // states, in crossbatch training, and of a layer that reads a memory while it prunes.
   at::Tensor start;
   at::Tensor first_key;         // (N) i32; a layer with a memory counts from the oldest key in it
   at::Tensor first_local = {};  // (N) i32: a query sees the keys before it in the memory, if there
@@ -33,8 +33,8 @@ struct AttentionView {
 // A copy on the CPU, for later: the forward pass may reuse what it shows.
 AttentionView copied_to_cpu(AttentionView view);
 
-// Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips. view
-// has a start; of it, start and first_key are read.
+// Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips; NaN
+// where the view has no start. Of one that has, start and first_key are read, else q.
 std::vector<double> pruned_tiles(const AttentionView& view);
 
 // Default: nothing.

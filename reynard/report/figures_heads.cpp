@@ -50,6 +50,7 @@ json sweep_spec(const json& inspection,
   double largest = 0;
   for (const json& point : sweep_points(inspection)) {
     const double value = number_at(point, fmt::format("/{}", field));
+    if (std::isnan(value)) continue;
     largest = std::fmax(largest, std::abs(value));
     values.push_back(
         {{"tolerance", number_at(point, "/log_tolerance")}, {field, rounded(value, 4)}});

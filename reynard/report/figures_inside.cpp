@@ -188,6 +188,7 @@ std::optional<Figure> pruned_share(const RunResults& run, size_t index) {
   const json& layers = list_at(*summary, "/series/pruned_share");
   for (size_t l = 0; l < layers.size(); ++l) {
     for (size_t h = 0; layers[l].is_array() && h < layers[l].size(); ++h) {
+      if (!layers[l][h].is_number()) continue;  // not known
       values.push_back({{"layer", l + 1}, {"head", h + 1}, {"share", layers[l][h]}});
     }
   }

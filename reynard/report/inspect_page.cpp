@@ -168,6 +168,31 @@ std::string lead_of(const json& inspection) {
   return lead;
 }
 
+// What pruning skips, of the heads of which it is known.
+std::string pruning_finding(const json& inspection) {
+  const json& heads = list_at(inspection, "/heads");
+  const auto gated = std::count_if(
+      heads.begin(), heads.end(), [](const json& head) { return head.contains("pruned_flops"); });
+  if (gated == 0) return "The model has no forget gates: nothing fades and nothing is pruned.";
+  const std::vector<double> pruned = of_heads(inspection, "/pruned_flops");
+  if (pruned.empty()) return "What pruning skips is not known: all heads read a memory.";
+  double mean = 0;
+  for (const double share : pruned) mean += share / static_cast<double>(pruned.size());
+  const std::string known = fmt::format(
+      "Pruning at ε = e^{:g} skips {:.0f} % of attention's work on these texts; {} of "
+      "the heads are skipped by more than half.",
+      number_at(inspection, "/settings/log_tolerance"),
+      100 * mean,
+      std::count_if(pruned.begin(), pruned.end(), [](double x) { return x > 0.5; }));
+  const int64_t unknown = gated - std::ssize(pruned);
+  if (unknown == 0) return known;
+  return known + fmt::format(
+                     " Not counted are {} of {} heads, which read a memory: what pruning "
+                     "skips there is not known.",
+                     unknown,
+                     gated);
+}
+
 }  // namespace
 
 std::vector<std::string> inspection_findings(const json& inspection) {
@@ -182,19 +207,7 @@ std::vector<std::string> inspection_findings(const json& inspection) {
                     grouped(static_cast<int64_t>(reach.front())),
                     grouped(static_cast<int64_t>(reach.back()))));
   }
-  const std::vector<double> pruned = of_heads(inspection, "/pruned_flops");
-  if (pruned.empty()) {
-    findings.emplace_back("The model has no forget gates: nothing fades and nothing is pruned.");
-    return findings;
-  }
-  double mean = 0;
-  for (const double share : pruned) mean += share / static_cast<double>(pruned.size());
-  findings.push_back(
-      fmt::format("Pruning at ε = e^{:g} skips {:.0f} % of attention's work on these texts; {} of "
-                  "the heads are skipped by more than half.",
-                  number_at(inspection, "/settings/log_tolerance"),
-                  100 * mean,
-                  std::count_if(pruned.begin(), pruned.end(), [](double x) { return x > 0.5; })));
+  findings.push_back(pruning_finding(inspection));
   const json::json_pointer path("/sweep/points");
   if (!inspection.contains(path)) return findings;
   for (const json& point : inspection.at(path)) {
@@ -206,12 +219,14 @@ std::vector<std::string> inspection_findings(const json& inspection) {
           return std::abs(number_at(later, "/loss_difference")) < kNoChange;
         });
     if (!unchanged) continue;
-    findings.push_back(
-        fmt::format("From ε = e^{:g} on the loss is that of the unpruned model to {:g} nats; there "
-                    "{:.0f} % of attention's work is skipped.",
-                    number_at(point, "/log_tolerance"),
-                    kNoChange,
-                    100 * number_at(point, "/pruned_flops")));
+    const double skipped = number_at(point, "/pruned_flops");
+    findings.push_back(fmt::format(
+        "From ε = e^{:g} on the loss is that of the unpruned model to {:g} nats{}.",
+        number_at(point, "/log_tolerance"),
+        kNoChange,
+        std::isnan(skipped)
+            ? ""
+            : fmt::format("; there {:.0f} % of attention's work is skipped", 100 * skipped)));
     break;
   }
   return findings;

@@ -149,9 +149,14 @@ std::string pruning_sentence(const RunResults& run) {
   const double change = number_at(*summary, "/metrics/loss_difference");
   if (std::isnan(share) || std::isnan(change)) return "";
   constexpr double kNoChange = 1e-4;  // nats
-  return fmt::format("Pruning skips {} of {}'s attention tiles at length {} and {}.",
+  const json& layers = list_at(*summary, "/series/pruned_share");
+  const bool all_known = std::ranges::none_of(layers, [](const json& layer) {
+    return std::ranges::any_of(layer, [](const json& head) { return head.is_null(); });
+  });
+  return fmt::format("Pruning skips {} of {}'s attention tiles{} at length {} and {}.",
                      percent(share),
                      run.name,
+                     all_known ? "" : ", those of layers that read a memory not counted,",
                      grouped(static_cast<int64_t>(number_at(*summary, "/settings/length"))),
                      std::abs(change) < kNoChange
                          ? fmt::format("leaves its loss as it is (to {:g} nats)", kNoChange)

@@ -11,7 +11,8 @@ namespace reynard::training {
 struct GateShares {
   std::optional<double> closed;  // share of gates with f < 0.01, f = exp(log_gate)
   std::optional<double> open;    // share with f > 0.99
-  // Share of the attention's 128 x 64 tiles that pruning skips, mean of all layers' heads.
+  // Share of the attention's 128 x 64 tiles that pruning skips, mean over the heads of which it is
+  // known (AttentionView::start).
   std::optional<double> pruned;
 };
 

@@ -486,10 +486,5 @@ TEST(Tasks, AllRunOnADecoder) {
   EXPECT_EQ(layers[0].at("gates").at(0).size(), 40);
 }
 
-TEST(Tasks, PruningNeedsForgetGates) {
-  const Corpus corpus = test::corpus_of(tokens_from(5, 1500), {1500});
-  EXPECT_THROW(task_named("pruning").make(corpus, {}, {.forgets = false}), Error);
-}
-
 }  // namespace
 }  // namespace reynard::evaluation

@@ -211,6 +211,46 @@ TEST(Inspect, GatesKeepNothingOfOtherContexts) {
   }
 }
 
+// What pruning skips of several contexts and a memory is not known, and not nothing.
+TEST(Inspect, KnowsNoPruningOfLayersThatReadAMemory) {
+  models::DecoderConfig config = small_model();
+  config.mixer = "memory_attention";
+  config.attention.forget_gate = models::ForgetGate::kFixed;
+  config.attention.decay_time_min = 2;
+  config.attention.decay_time_max = 4;
+  config.memory.window = 512;
+  config.memory.layers = {1};
+  models::Decoder decoder(config, 3);
+  const std::vector<InspectedText> one{{"a", some_tokens(512)}};
+  const InspectOptions options{.log_tolerance = -3, .sweep_tokens = 600};
+  const auto local = inspect(decoder, one, options, no_text);
+  for (const auto& head : local.at("heads")) EXPECT_GT(head.at("pruned_flops"), 0.2) << head;
+  // Mean over the texts: known of all of them or of none.
+  for (const auto& texts : {std::vector<InspectedText>{{"b", some_tokens(1024)}},
+                            {{"a", some_tokens(512)}, {"b", some_tokens(1024)}}}) {
+    const auto result = inspect(decoder, texts, options, no_text);
+    for (size_t h = 0; h < 8; ++h) {
+      const auto& head = result.at("heads")[h];
+      for (const char* key : {"pruned_tiles", "pruned_flops"}) {
+        if (h < 4) {
+          EXPECT_NEAR(head.at(key), local.at("heads")[h].at(key), 1e-9) << head;
+        } else {
+          EXPECT_TRUE(head.at(key).is_null()) << head;
+        }
+      }
+    }
+    EXPECT_TRUE(result.at("overview").at("layers")[0].contains("start"));
+    EXPECT_EQ(result.at("overview").at("layers")[1].contains("start"), texts.size() == 2);
+    // Over the heads of which it is known.
+    EXPECT_GT(result.at("sweep").at("points")[2].at("pruned_flops").get<double>(), 0.2);
+  }
+  config.memory.layers = {0, 1};
+  models::Decoder both(config, 3);
+  const auto unknown = inspect(both, {{"b", some_tokens(1024)}}, {.sweep_tokens = 1000}, no_text);
+  EXPECT_TRUE(unknown.at("sweep").at("points")[2].at("pruned_flops").is_null());
+  for (const auto& map : unknown.at("maps")) EXPECT_FALSE(map.contains("start"));
+}
+
 // Maps of NaN mean nothing: the first layer whose attention reads some is named.
 TEST(Inspect, WeightsThatAreNotFiniteAreAnErrorThatNamesTheLayer) {
   const std::vector<InspectedText> texts{{"a", some_tokens(200)}};

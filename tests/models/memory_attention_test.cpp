@@ -24,6 +24,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -346,22 +347,30 @@ TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
   EXPECT_TRUE(recorder.view.first_local.defined());
 }
 
-// Nothing is pruned for them, whether or not the gates stop at a context's begin.
-TEST(MemoryAttention, ObserversOfLayersWithAMemorySeeNothingPruned) {
+// Nothing is pruned without a tolerance, whether or not the gates stop at a context's begin. With
+// one it is not known how much is, but in the layer without a memory.
+TEST(MemoryAttention, ObserversOfLayersWithAMemoryAreNotToldWhatIsPruned) {
   struct Counter final : Observer {
     bool wants(int64_t) override { return true; }
-    void attention(int64_t, const AttentionView& view) override {
-      for (const double share : pruned_tiles(view)) EXPECT_EQ(share, 0);
+    void attention(int64_t layer, const AttentionView& view) override {
+      for (const double share : pruned_tiles(view)) {
+        EXPECT_EQ(std::isnan(share), unknown.contains(layer)) << layer;
+        if (!unknown.contains(layer)) EXPECT_EQ(share, 0);
+      }
       ++layers;
     }
     int layers = 0;
+    std::set<int64_t> unknown;
   };
   const at::NoGradGuard no_grad;
-  for (const ForgetGate gate : {ForgetGate::kNone, ForgetGate::kFull}) {
+  for (const auto& [gate, log_tolerance] :
+       {std::pair{ForgetGate::kNone, 0.0}, {ForgetGate::kFull, 0.0}, {ForgetGate::kFull, -10.0}}) {
     DecoderConfig config = longllama(16, 0, 2);
     config.attention.forget_gate = gate;
+    config.attention.log_pruning_tolerance = log_tolerance;
     Decoder decoder = memory_decoder(config);
     Counter counter;
+    if (log_tolerance < 0) counter.unknown = {0, 2};
     ForwardOptions options;
     options.observer = &counter;
     decoder.hidden(random_tokens(40), one_sequence(), {}, options);

@@ -113,6 +113,33 @@ TEST(InspectPage, FindingsNameTheLoosestToleranceThatChangesNothing) {
   EXPECT_NE(findings[2].find("33 %"), std::string::npos) << findings[2];
 }
 
+// Of heads that read a memory, inspections know no pruning.
+TEST(InspectPage, FindingsAndFiguresAreOverHeadsWhosePruningIsKnown) {
+  json inspection = example();
+  for (const int h : {2, 3}) inspection["heads"][h]["pruned_flops"] = nullptr;
+  const auto findings = inspection_findings(inspection);
+  EXPECT_EQ(findings[1],
+            "Pruning at ε = e^-10 skips 15 % of attention's work on these texts; 0 of the heads "
+            "are skipped by more than half. Not counted are 2 of 4 heads, which read a memory: "
+            "what pruning skips there is not known.");
+  const auto groups = inspection_figures(inspection);
+  EXPECT_EQ(figure_named(groups, "pruned_by_layer")->spec.at("data").at("values").size(), 1);
+  EXPECT_EQ(figure_named(groups, "pruned_share_1")->spec.at("data").at("values").size(), 2);
+
+  for (json& head : inspection["heads"]) head["pruned_flops"] = nullptr;
+  for (json& point : inspection["sweep"]["points"]) point["pruned_flops"] = nullptr;
+  const auto unknown = inspection_findings(inspection);
+  ASSERT_EQ(unknown.size(), 3);
+  EXPECT_EQ(unknown[1], "What pruning skips is not known: all heads read a memory.");
+  EXPECT_EQ(unknown[2], "From ε = e^-3 on the loss is that of the unpruned model to 0.001 nats.");
+  const auto without = inspection_figures(inspection);
+  for (const char* id :
+       {"pruned_histogram", "pruned_by_layer", "pruned_share_1", "sweep_pruning"}) {
+    EXPECT_FALSE(figure_named(without, id)) << id;
+  }
+  EXPECT_TRUE(figure_named(without, "sweep_loss"));
+}
+
 TEST(InspectPage, IsOneFileAndEscapesNames) {
   const std::string page = inspect_page(example(), {}, "window.vegaEmbed = 1");
   EXPECT_NE(page.find("Inside &lt;/script&gt;fox"), std::string::npos);

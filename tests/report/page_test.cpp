@@ -4,6 +4,7 @@
 #include "reynard/report/page.h"
 
 #include "reynard/checkpoint/sha256.h"
+#include "reynard/report/figure.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/damaged_json.h"
@@ -111,6 +112,28 @@ TEST(Report, VerdictSaysWhoIsBetterAndWhoHasNotLearnedToCopy) {
       << all;
   EXPECT_NE(all.find("from 1.000 to 1.500: it does not extrapolate"), std::string::npos) << all;
   EXPECT_NE(all.find("Pruning skips 41.3 % of fox's attention tiles"), std::string::npos) << all;
+}
+
+TEST(Report, SaysOfWhichLayersPruningIsNotKnown) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  json& summary = runs[0].evaluations.at("pruning");
+  summary["series"]["pruned_share"][1] = {nullptr, nullptr};
+  const auto says = [&] {
+    std::string all;
+    for (const std::string& sentence : verdict(runs, {})) all += sentence + "\n";
+    return all;
+  };
+  EXPECT_NE(
+      says().find("Pruning skips 41.3 % of fox's attention tiles, those of layers that read a "
+                  "memory not counted, at length 64"),
+      std::string::npos)
+      << says();
+  EXPECT_EQ(test::rows_with(pruned_share(runs[0], 0)->spec, "share").size(), 2);
+  summary["series"]["pruned_share"][0] = {nullptr, nullptr};
+  summary["metrics"]["pruned_share"] = nullptr;
+  EXPECT_EQ(says().find("Pruning skips"), std::string::npos) << says();
+  EXPECT_FALSE(pruned_share(runs[0], 0));
 }
 
 TEST(Report, AChangeWithinTheErrorOfItsSlopeIsNoVerdict) {

@@ -20,6 +20,9 @@ namespace {
 
 constexpr double kUsualLogTolerance = -10;
 
+// "scoring" of models with a memory. 1: layers that read it have no share, where they had one of 0.
+constexpr int64_t kPruningScoring = 1;
+
 double mean_loss(const Scored& scored) {
   double sum = 0;
   int64_t count = 0;
@@ -34,19 +37,22 @@ double mean_loss(const Scored& scored) {
 // Each row is asked for three times: looked into, scored with pruning and scored without.
 class Pruning final : public Task {
  public:
-  Pruning(const Corpus& corpus, PruningConfig config)
+  Pruning(const Corpus& corpus, PruningConfig config, bool has_memory)
       : corpus_(corpus),
         config_(config),
+        has_memory_(has_memory),
         rows_(cut_rows(corpus, {config.length, config.rows, config.seed, false}, "pruning")) {}
 
   std::string name() const override { return "pruning"; }
 
   nlohmann::json settings() const override {
-    return {{"length", config_.length},
-            {"rows", rows_.size()},
-            {"seed", config_.seed},
-            {"log_tolerance", config_.log_tolerance},
-            {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
+    nlohmann::json settings{{"length", config_.length},
+                            {"rows", rows_.size()},
+                            {"seed", config_.seed},
+                            {"log_tolerance", config_.log_tolerance},
+                            {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
+    if (has_memory_) settings["scoring"] = kPruningScoring;
+    return settings;
   }
 
   Requests requests() override {
@@ -79,14 +85,18 @@ class Pruning final : public Task {
     }
     line["layers"] = nlohmann::json::array();
     for (const models::AttentionView& view : std::get<Probed>(response).layers) {
-      line["layers"].push_back(models::pruned_tiles(view));
+      nlohmann::json shares = nlohmann::json::array();
+      for (const double share : models::pruned_tiles(view)) {
+        shares.push_back(config::number_or_null(share));
+      }
+      line["layers"].push_back(std::move(shares));
     }
     return line;
   }
 
   Measured measure(const Samples& samples) override {
     std::map<int64_t, std::array<double, 2>> losses;  // by row: pruned, unpruned
-    std::vector<std::vector<double>> shares;          // by layer and head: sum over rows
+    std::vector<std::vector<double>> shares;  // by layer and head: sum over rows; NaN: not known
     samples.for_each([&](const nlohmann::json& line) {
       const auto kind = line.at("kind").get<std::string>();
       if (kind == "share") {
@@ -104,12 +114,15 @@ class Pruning final : public Task {
     shares.resize(layers.size());
     for (size_t l = 0; l < layers.size(); ++l) {
       shares[l].resize(layers[l].size());
-      for (size_t h = 0; h < layers[l].size(); ++h) shares[l][h] += layers[l][h].get<double>();
+      for (size_t h = 0; h < layers[l].size(); ++h) {
+        const nlohmann::json& share = layers[l][h];
+        shares[l][h] += share.is_null() ? std::nan("") : share.get<double>();
+      }
     }
   }
 
   Measured summary(const std::map<int64_t, std::array<double, 2>>& losses,
-                   std::vector<std::vector<double>>& shares) const {
+                   const std::vector<std::vector<double>>& shares) const {
     std::vector<double> pruned;
     std::vector<double> unpruned;
     std::vector<double> difference;
@@ -118,9 +131,15 @@ class Pruning final : public Task {
       unpruned.push_back(loss[1]);
       difference.push_back(loss[0] - loss[1]);
     }
-    std::vector<double> all;
-    for (std::vector<double>& layer : shares) {
-      for (double& share : layer) all.push_back(share /= static_cast<double>(rows_.size()));
+    std::vector<double> known;
+    nlohmann::json means = nlohmann::json::array();
+    for (const std::vector<double>& layer : shares) {
+      means.push_back(nlohmann::json::array());
+      for (const double sum : layer) {
+        const double share = sum / static_cast<double>(rows_.size());
+        means.back().push_back(config::number_or_null(share));
+        if (!std::isnan(share)) known.push_back(share);
+      }
     }
     Measured result;
     result.metrics["loss_pruned"] = statistics::moments(pruned).mean;
@@ -128,15 +147,17 @@ class Pruning final : public Task {
     result.metrics["loss_difference"] = statistics::moments(difference).mean;
     result.metrics["standard_error"] =
         config::number_or_null(statistics::standard_error(difference));
-    result.metrics["pruned_share"] = statistics::moments(all).mean;
+    result.metrics["pruned_share"] =
+        known.empty() ? nlohmann::json() : nlohmann::json(statistics::moments(known).mean);
     result.metrics["log_tolerance"] = config_.log_tolerance;
     result.metrics["rows"] = rows_.size();
-    result.series["pruned_share"] = shares;
+    result.series["pruned_share"] = means;
     return result;
   }
 
   const Corpus& corpus_;
   PruningConfig config_;
+  bool has_memory_;
   std::vector<Row> rows_;
 };
 
@@ -156,7 +177,7 @@ std::unique_ptr<Task> make_pruning(const Corpus& corpus,
     settings.log_tolerance =
         model.log_pruning_tolerance < 0 ? model.log_pruning_tolerance : kUsualLogTolerance;
   }
-  return std::make_unique<Pruning>(corpus, settings);
+  return std::make_unique<Pruning>(corpus, settings, !model.memory_layers.empty());
 }
 
 }  // namespace reynard::evaluation

@@ -145,8 +145,8 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
                      .log_gate = in.p.log_gate,
                      .start = {},
                      .first_key = ragged.first_key};
-  if (ragged.states.empty() && !ragged.crossbatch) {
-    // What pruning skips within contexts is not known here: nothing, for an observer.
+  if (ragged.states.empty() && !ragged.crossbatch &&
+      attention_.options().log_pruning_tolerance == 0) {
     const int64_t N = in.p.q.size(0), H = in.p.q.size(1);
     view.start = at::zeros({H, (N + attention::kQueryBlock - 1) / attention::kQueryBlock},
                            ragged.first_key.options());
