@@ -1,6 +1,7 @@
 #include "reynard/evaluation/head_statistics.h"
 
 #include "reynard/evaluation/attention_rows.h"
+#include "reynard/statistics/median.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace reynard::evaluation {
 
@@ -95,9 +97,7 @@ std::vector<HeadStatistics> head_statistics(const models::AttentionView& view, i
     }
   });
   for (int64_t h = 0; h < H; ++h) {
-    const auto middle = reaches[h].begin() + static_cast<int64_t>(reaches[h].size() / 2);
-    std::nth_element(reaches[h].begin(), middle, reaches[h].end());
-    heads[h].reach = *middle;
+    heads[h].reach = statistics::median(std::move(reaches[h]));
   }
   return heads;
 }

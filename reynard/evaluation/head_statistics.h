@@ -13,7 +13,7 @@ inline constexpr int64_t kGateBins = 20;
 
 struct HeadStatistics {
   // Distance back within which 90 % of a query's attention lies, itself at distance 0: the median
-  // over the queries that were read.
+  // over the queries that were read (of an even number the mean of both middle ones).
   double reach = 0;
   double mean_distance = 0;  // of a query's attention, in tokens, over the same queries
   // Mean over all tokens of sum_j F_ij over the keys that the query sees and gates act on: how many

@@ -68,6 +68,9 @@ TEST(HeadStatistics, KnowEvenAttentionAndConstantGates) {
   EXPECT_NEAR(open.mean_distance, 300 / 2.0, 2);
   EXPECT_NEAR(open.reach, 0.9 * 300, 3);
 
+  // Of two queries, at 299 and 399, the mean.
+  EXPECT_NEAR(head_statistics(even_view(400, 1), 2)[0].reach, 0.9 * (300 + 400) / 2, 2);
+
   const HeadStatistics half = head_statistics(even_view(400, 0.5), 50)[0];
   EXPECT_NEAR(half.gate_memory, 2, 0.01);  // 1 + 1/2 + 1/4 + ...
   EXPECT_EQ(half.gate_histogram[10], 1);   // [0.5, 0.55)
