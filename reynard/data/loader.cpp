@@ -128,8 +128,8 @@ class RowLoader final : public Loader {
                                {"batch_size", config_.batch_size},
                                {"length", config_.length},
                                {"seed", config_.seed},
-                               {"repeat_fraction", config_.repeat_fraction},
-                               {"repeat_min_length", config_.repeat_min_length}};
+                               {"repeat_fraction", config_.repeat_fraction}};
+    if (config_.repeat_fraction > 0) identity["repeat_min_length"] = config_.repeat_min_length;
     if (config_.mode == LoaderMode::kPadded) identity["random_padding"] = config_.random_padding;
     if (config_.mode == LoaderMode::kOrdered) identity[kWalks] = num_walks_;
     identity[kOverlap] = config_.overlap;

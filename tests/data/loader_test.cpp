@@ -328,6 +328,14 @@ TEST(Loader, AStateOfOtherSettingsIsRefused) {
   nlohmann::json state = data::make_loader(plain)->state();
   state.erase("overlap");  // as written before rows could overlap
   EXPECT_EQ(test::error_of([&] { data::make_loader(plain)->restore(state); }), "no error");
+  // What nothing reads may be anything: earlier versions wrote it without repeated rows too.
+  state["repeat_min_length"] = 4;
+  EXPECT_EQ(test::error_of([&] { data::make_loader(plain)->restore(state); }), "no error");
+  LoaderConfig repeating{.path = plain.path, .length = 32, .repeat_fraction = 1};
+  state = data::make_loader(repeating)->state();
+  repeating.repeat_min_length = 2;
+  EXPECT_SAYS(test::error_of([&] { data::make_loader(repeating)->restore(state); }),
+              "repeat_min_length is 16; this run has 2");
 }
 
 TEST(Loader, PackedDeliversEveryTokenOncePerEpoch) {
