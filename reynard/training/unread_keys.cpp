@@ -21,12 +21,10 @@ void visit_model(auto& model, auto&& unread) {
            attention.log_pruning_tolerance,
            unset.attention.log_pruning_tolerance,
            "must be 0 with forget_gate = \"none\": only what gates forget can be pruned");
-  }
-  if (attention.log_pruning_tolerance == 0 || attention.forget_gate == models::ForgetGate::kNone) {
     unread("model.attention.pruning_rule",
            attention.pruning_rule,
            unset.attention.pruning_rule,
-           "needs model.attention.log_pruning_tolerance below 0");
+           "needs a forget_gate: only what gates forget can be pruned");
   }
   if (!attention.rope) {
     unread("model.attention.rope_base",

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,24 +27,26 @@ TEST(Presets, EveryFileIsAnExperiment) {
   EXPECT_GE(num_files, 31);
 }
 
-TEST(Experiment, KeysThatNothingReadsAreNamed) {
-  const auto refused = [](const std::string& key, auto change) {
-    Experiment experiment;
-    experiment.data.path = "train.tokens";
-    experiment.training.tokens = 1;
-    config::Problems none;
-    experiment.check(none, "");
-    EXPECT_TRUE(none.empty()) << none.lines()[0];
-    change(experiment);
-    config::Problems problems;
-    experiment.check(problems, "");
-    ASSERT_EQ(problems.lines().size(), 1) << key;
-    EXPECT_EQ(problems.lines()[0].find(key), 0) << problems.lines()[0];
-    without_unread_keys(experiment).check(none, "");
-    EXPECT_TRUE(none.empty()) << none.lines()[0];
-  };
-  const auto model_refused = [&](const std::string& key, auto change) {
-    refused(key, [&](Experiment& experiment) { change(experiment.model); });
+// The change must be an error that begins with the key's name, and goes with the key.
+void expect_refused(const std::string& key, const std::function<void(Experiment&)>& change) {
+  Experiment experiment;
+  experiment.data.path = "train.tokens";
+  experiment.training.tokens = 1;
+  config::Problems none;
+  experiment.check(none, "");
+  EXPECT_TRUE(none.empty()) << none.lines()[0];
+  change(experiment);
+  config::Problems problems;
+  experiment.check(problems, "");
+  ASSERT_EQ(problems.lines().size(), 1) << key;
+  EXPECT_EQ(problems.lines()[0].find(key), 0) << problems.lines()[0];
+  without_unread_keys(experiment).check(none, "");
+  EXPECT_TRUE(none.empty()) << none.lines()[0];
+}
+
+TEST(Experiment, KeysOfAModelThatNothingReadsAreNamed) {
+  const auto model_refused = [](const std::string& key, auto change) {
+    expect_refused(key, [&](Experiment& experiment) { change(experiment.model); });
   };
   using Model = models::DecoderConfig;
   model_refused("model.memory.window: needs model.mixer", [](Model& m) { m.memory.window = 64; });
@@ -56,35 +59,40 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
     m.attention.forget_gate = models::ForgetGate::kNone;
     m.attention.log_pruning_tolerance = -10;
   });
-  model_refused("model.attention.pruning_rule: needs model.attention.log_pruning_tolerance",
-                [](Model& m) { m.attention.pruning_rule = attention::PruningRule::kPublished; });
+  model_refused("model.attention.pruning_rule: needs a forget_gate", [](Model& m) {
+    m.attention.forget_gate = models::ForgetGate::kNone;
+    m.attention.pruning_rule = attention::PruningRule::kPublished;
+  });
   model_refused("model.attention.rope_base: needs model.attention.rope = true",
                 [](Model& m) { m.attention.rope_base = 10000; });
   model_refused("model.attention.qk_norm_eps: needs model.attention.qk_norm",
                 [](Model& m) { m.attention.qk_norm_eps = 1e-6; });
-  refused("optimizer.beta2: needs optimizer.rule = \"adamw\"", [](Experiment& e) {
+}
+
+TEST(Experiment, KeysThatNothingReadsAreNamed) {
+  expect_refused("optimizer.beta2: needs optimizer.rule = \"adamw\"", [](Experiment& e) {
     e.optimizer.rule = OptimizerRule::kAdafactor;
     e.optimizer.beta2 = 0.99;
   });
-  refused("optimizer.epsilon", [](Experiment& e) {
+  expect_refused("optimizer.epsilon", [](Experiment& e) {
     e.optimizer.rule = OptimizerRule::kAdafactor;
     e.optimizer.epsilon = 1e-6;
   });
-  refused("schedule.decay_fraction: needs schedule.shape = \"wsd\"",
-          [](Experiment& e) { e.schedule.decay_fraction = 0.1; });
-  refused("schedule.final_fraction: needs a schedule.shape that falls", [](Experiment& e) {
+  expect_refused("schedule.decay_fraction: needs schedule.shape = \"wsd\"",
+                 [](Experiment& e) { e.schedule.decay_fraction = 0.1; });
+  expect_refused("schedule.final_fraction: needs a schedule.shape that falls", [](Experiment& e) {
     e.schedule.shape = ScheduleShape::kConstant;
     e.schedule.final_fraction = 0.1;
   });
-  refused("validation.tokens: needs validation.path",
-          [](Experiment& e) { e.validation.tokens = 256; });
-  refused("data.repeat_min_length: needs data.repeat_fraction",
-          [](Experiment& e) { e.data.repeat_min_length = 8; });
-  refused("data.random_padding: needs data.mode = \"padded\"",
-          [](Experiment& e) { e.data.random_padding = false; });
-  const auto cross_refused = [&](const std::string& key, auto change) {
-    refused("crossbatch." + key + ": needs crossbatch.contexts",
-            [&](Experiment& experiment) { change(experiment.crossbatch); });
+  expect_refused("validation.tokens: needs validation.path",
+                 [](Experiment& e) { e.validation.tokens = 256; });
+  expect_refused("data.repeat_min_length: needs data.repeat_fraction",
+                 [](Experiment& e) { e.data.repeat_min_length = 8; });
+  expect_refused("data.random_padding: needs data.mode = \"padded\"",
+                 [](Experiment& e) { e.data.random_padding = false; });
+  const auto cross_refused = [](const std::string& key, auto change) {
+    expect_refused("crossbatch." + key + ": needs crossbatch.contexts",
+                   [&](Experiment& experiment) { change(experiment.crossbatch); });
   };
   using Cross = CrossbatchConfig;
   cross_refused("rule", [](Cross& c) { c.rule = models::CrossbatchRule::kPacks; });
@@ -115,7 +123,7 @@ TEST(Experiment, RecordedFilesAreReadWithoutWhatNothingReads) {
   EXPECT_EQ(unread, (std::vector<std::string>{"schedule.decay_fraction", "crossbatch.accuracy"}));
 }
 
-// A rule of pruning that nothing prunes by counts for nothing even beside a tolerance.
+// Without gates neither counts.
 TEST(Experiment, WhatOnlyAnUnreadKeyWouldReadIsUnread) {
   Experiment experiment;
   experiment.model.attention.forget_gate = models::ForgetGate::kNone;
