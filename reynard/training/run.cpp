@@ -267,7 +267,7 @@ class Run {
   void check_unchanged() const {
     if (changed_.empty()) return;
     throw Error(fmt::format(
-        "--resume: the run in {} has seen {} and is at its end: nothing would be trained with {}; "
+        "--resume: the run in {} has seen {} and ends there now: nothing would be trained with {}; "
         "raise what ends it (training.tokens, training.minutes, training.accuracy), or give the "
         "settings of before",
         folder_.string(),

@@ -7,9 +7,13 @@
 #include "reynard/training/run.h"
 #include "reynard/training/trainer.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 
 namespace reynard::training {
 
@@ -18,8 +22,40 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+// What a stretch of "earlier" says was changed behind it.
+std::vector<std::string> changes_of(const nlohmann::ordered_json& stretch) {
+  std::vector<std::string> changes;
+  if (!stretch.is_object() || !stretch.contains("changed")) return changes;
+  for (const nlohmann::ordered_json& change : stretch["changed"]) {
+    if (change.is_string()) changes.push_back(change.get<std::string>());
+  }
+  return changes;
+}
+
+// Two changes with no step between them, each "key: before -> after", as one.
+std::vector<std::string> joined(const std::vector<std::string>& first,
+                                const std::vector<std::string>& second) {
+  std::map<std::string, std::pair<std::string, std::string>> values;
+  for (const std::vector<std::string>& changes : {first, second}) {
+    for (const std::string& change : changes) {
+      const size_t colon = change.find(": "), arrow = change.find(" -> ");
+      if (arrow == std::string::npos || colon >= arrow) continue;  // not written here
+      const std::string before = change.substr(colon + 2, arrow - colon - 2);
+      const std::string after = change.substr(arrow + 4);
+      values.try_emplace(change.substr(0, colon), before, after).first->second.second = after;
+    }
+  }
+  std::vector<std::string> result;
+  for (const auto& [key, change] : values) {
+    const auto& [before, after] = change;
+    if (before != after) result.push_back(fmt::format("{}: {} -> {}", key, before, after));
+  }
+  return result;
+}
+
 // The commands that made the run as far as `steps`, oldest first: those of the run.json of before
-// and its own, unless it is the same again. changed: since then (changes_of_training()).
+// and its own, unless it is the same again or trained nothing. changed: since then
+// (changes_of_training()).
 Json earlier_commands(const fs::path& folder,
                       int64_t steps,
                       const std::vector<std::string>& changed,
@@ -30,10 +66,20 @@ Json earlier_commands(const fs::path& folder,
   Json earlier = has_earlier ? before["earlier"] : Json::array();
   const Json command = before.contains("command") ? before["command"] : Json::array();
   const Json revision = before.contains("git_revision") ? before["git_revision"] : Json("");
-  const bool same = command == Json(options.command) && revision == Json(git_revision());
-  if (same && changed.empty()) return earlier;
-  earlier.push_back({{"command", command}, {"git_revision", revision}, {"until_step", steps}});
-  if (!changed.empty()) earlier.back()["changed"] = changed;
+  Json stretch = {{"command", command}, {"git_revision", revision}, {"until_step", steps}};
+  std::vector<std::string> changes = changed;
+  if (!earlier.empty() && earlier.back().is_object() &&
+      earlier.back().value("until_step", Json()) == steps) {
+    stretch = earlier.back();
+    changes = joined(changes_of(stretch), changed);
+    stretch.erase("changed");
+    earlier.erase(earlier.size() - 1);
+  }
+  const bool same = stretch.value("command", Json()) == Json(options.command) &&
+                    stretch.value("git_revision", Json()) == Json(git_revision());
+  if (same && changes.empty()) return earlier;
+  if (!changes.empty()) stretch["changed"] = changes;
+  earlier.push_back(stretch);
   return earlier;
 }
 
@@ -67,10 +113,7 @@ std::vector<std::string> settings_changed_on_the_way(const fs::path& folder) {
   const nlohmann::json run = config::json_object_or_null(folder / "run.json");
   if (run.is_null() || !run.contains("earlier") || !run["earlier"].is_array()) return changed;
   for (const nlohmann::json& stretch : run["earlier"]) {
-    if (!stretch.is_object() || !stretch.contains("changed")) continue;
-    for (const nlohmann::json& change : stretch["changed"]) {
-      if (change.is_string()) changed.push_back(change.get<std::string>());
-    }
+    for (std::string& change : changes_of(stretch)) changed.push_back(std::move(change));
   }
   return changed;
 }
