@@ -57,12 +57,12 @@ struct Axis {
   std::vector<std::string> values;
 };
 
-// The commas of a list in brackets part no values.
+// The commas of a value that is a list, in brackets, part no values.
 std::vector<std::string> split_values(std::string_view text) {
   std::vector<std::string> values(1);
   bool in_list = false;
   for (const char c : text) {
-    if (c == '[') in_list = true;
+    if (c == '[' && values.back().empty()) in_list = true;
     if (c == ']') in_list = false;
     if (c == ',' && !in_list) {
       values.emplace_back();
@@ -79,11 +79,6 @@ Axis axis_of(const std::string& text) {
     throw Error(fmt::format("--grid {}: expected section.key=value,value,...", text));
   }
   Axis axis{text.substr(0, equals), split_values(text.substr(equals + 1))};
-  if (std::ranges::count(axis.values, "") > 0) {
-    throw Error(fmt::format(
-        "--grid {}: has an empty value; give section.key=value,value,... without a comma more",
-        text));
-  }
   if (axis.key == "run.folder") {
     throw Error(
         fmt::format("--grid {}: each run has a folder of its own within --run.folder", text));
@@ -251,7 +246,7 @@ void check_is_table(const fs::path& file) {
   std::error_code none;
   if (!fs::exists(file) || fs::file_size(file, none) == 0) return;
   const nlohmann::json old = config::json_object_or_null(file);
-  if (old.contains("rows") && old.contains("diverged")) return;
+  if (old.contains("loss") && old.contains("rows")) return;
   throw Error(fmt::format(
       "sweep: {} exists and is not a table of sweep; remove it or give another run.folder",
       file.string()));

@@ -9,10 +9,11 @@
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
-
-#include <vector>
-
 #include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace reynard::evaluation {
 namespace {

@@ -132,7 +132,7 @@ TEST(Report, SaysOfWhichLayersPruningIsNotKnown) {
   EXPECT_EQ(test::rows_with(pruned_share(runs[0], 0)->spec, "share").size(), 2);
   summary["series"]["pruned_share"][0] = {nullptr, nullptr};
   summary["metrics"]["pruned_share"] = nullptr;
-  EXPECT_EQ(says().find("Pruning skips"), std::string::npos) << says();
+  EXPECT_EQ(says().find("of fox's attention tiles"), std::string::npos) << says();
   EXPECT_FALSE(pruned_share(runs[0], 0));
 }
 
