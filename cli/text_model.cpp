@@ -37,13 +37,16 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
 }
 
 // How a prompt begins: as the tokenizer's template says; where it says nothing, with the model's
-// BOS, unless the folder denies it. Models that earlier versions trained name none: their documents
-// begin with the tokenizer's.
+// BOS, unless the folder denies it. What a run trained began its documents with BOS, whatever the
+// folder of its tokenizer says; models that earlier versions trained name none, and it is the
+// tokenizer's.
 void adopt_beginning(TextModel& model) {
   model.uses_template = !model.tokenizer->encode("", {.add_template = true}).empty();
   const nlohmann::json says =
       config::json_object_or_null(model.folder / "tokenizer_config.json", kMaxConfigBytes);
-  const bool has_none = says.is_object() && says.value("add_bos_token", nlohmann::json()) == false;
+  const bool has_none = says.is_object() &&
+                        says.value("add_bos_token", nlohmann::json()) == false &&
+                        find_model(model.folder).run.empty();
   if (model.uses_template || has_none) return;
   const models::DecoderConfig& config = model.decoder.config();
   model.bos = config.bos_token_id;

@@ -324,8 +324,8 @@ TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
   EXPECT_NE(loss("less", std::to_string((rows - 1) * kTokensPerRow)), once);
 }
 
-// A tokenizer whose only end token is <|endoftext|>, beside another special one, names no BOS; its
-// documents begin with that token, and so does what the model reads later.
+// A tokenizer whose only end token is <|endoftext|>, beside another special one, names no BOS, and
+// this one denies it; its documents begin with that token, and so does what the model reads later.
 TEST_F(TrainCommand, ModelsNameTheEndsOfTheirText) {
   ASSERT_EQ(run({"tokenizer",
                  "train",
@@ -338,6 +338,7 @@ TEST_F(TrainCommand, ModelsNameTheEndsOfTheirText) {
                  "<|endoftext|>,<pad>"})
                 .exit_code,
             0);
+  test::write_file(folder_ / "two/tokenizer_config.json", R"({"add_bos_token": false})");
   ASSERT_EQ(run({"prepare", "text.txt", "-o", "words", "--tokenizer", "two"}).exit_code, 0);
   ASSERT_EQ(train("run",
                   {"--data.path=words/train.tokens",
@@ -351,7 +352,8 @@ TEST_F(TrainCommand, ModelsNameTheEndsOfTheirText) {
     EXPECT_EQ(config.at("bos_token_id"), 262) << folder;
     EXPECT_EQ(config.at("eos_token_id"), 262) << folder;
   }
-  const ProgramResult begun = run({"generate", "run", "", "-m", "1"});
+  const std::vector<std::string> begin = {"generate", "run", "", "-m", "1"};
+  const ProgramResult begun = run(begin);
   EXPECT_EQ(begun.exit_code, 0) << begun.errors;
   // With ids of its own the experiment says what counts.
   ASSERT_EQ(train("named", {"--training.tokens=64", "--model.bos_token_id=256"}).exit_code, 0);
