@@ -136,11 +136,11 @@ TEST_F(ChatCommand, TwoOnOneHistoryKeepBothConversations) {
   const std::string command = "timeout 50 " REYNARD_BINARY_DIR "/bin/reynard chat " + model +
                               " --chat-template chatml -m 2 --ignore-eos --history " +
                               (folder / "talk.json").string();
-  const std::string first = "(echo One; while ! [ -s " + (folder / "talk.json").string() +
-                            " ]; do sleep 0.1; done; echo Two | " + command + " >" +
-                            (folder / "second").string() + "; echo Three; echo Four) | " + command +
-                            " >" + (folder / "first").string() + " 2>" +
-                            (folder / "errors").string();
+  const std::string first =
+      "(echo One; for wait in $(seq 500); do [ -s " + (folder / "talk.json").string() +
+      " ] && break; sleep 0.1; done; echo Two | " + command + " >" + (folder / "second").string() +
+      "; echo Three; echo Four) | " + command + " >" + (folder / "first").string() + " 2>" +
+      (folder / "errors").string();
   ASSERT_EQ(std::system(first.c_str()), 0);  // NOLINT(concurrency-mt-unsafe)
   const auto said = [&](const char* file) {
     std::vector<std::string> words;
