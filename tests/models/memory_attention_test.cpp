@@ -355,7 +355,9 @@ TEST(MemoryAttention, ObserversOfLayersWithAMemoryAreNotToldWhatIsPruned) {
     void attention(int64_t layer, const AttentionView& view) override {
       for (const double share : pruned_tiles(view)) {
         EXPECT_EQ(std::isnan(share), unknown.contains(layer)) << layer;
-        if (!unknown.contains(layer)) EXPECT_EQ(share, 0);
+        if (!unknown.contains(layer)) {
+          EXPECT_EQ(share, 0);
+        }
       }
       ++layers;
     }
