@@ -1,9 +1,12 @@
-// Every model of configs/ is possible; the paper's presets have the paper's sizes.
+// Every model of configs/ is possible, and memories that are not are refused; the paper's presets
+// have the paper's sizes.
 
 #include "reynard/config/config.h"
 #include "reynard/models/cost.h"
+#include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
+#include "tests/support/decoder_variants.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -71,6 +74,38 @@ TEST(Configs, AblationRowsAreDifferentModels) {
   EXPECT_EQ(seen.size(), 15 - 1 + 4);
   EXPECT_EQ(config::to_json(read_model(configs() / "ablation/07-fox-llama-output-norm.toml")),
             config::to_json(read_model(configs() / "ablation/12-fox-pro-without-kv-shift.toml")));
+}
+
+TEST(Configs, ImpossibleMemoriesAreRefused) {
+  const auto refused = [](auto change) {
+    DecoderConfig config = test::small_config();
+    config.num_layers = 3;
+    config.mixer = "memory_attention";
+    config.attention.forget_gate = ForgetGate::kNone;
+    config.memory.window = 16;
+    config.memory.last_context = 8;
+    config.memory.layers = {0, 2};
+    EXPECT_NO_THROW(Decoder decoder(config));
+    change(config);
+    EXPECT_THROW(Decoder decoder(config), Error);
+  };
+  refused([](DecoderConfig& c) { c.memory.layers = {3}; });
+  refused([](DecoderConfig& c) { c.memory.last_context = 17; });
+  refused([](DecoderConfig& c) { c.attention.window = 4; });
+  refused([](DecoderConfig& c) { c.memory.decay = MemoryDecay::kDistance; });
+  refused([](DecoderConfig& c) { c.memory.temperature_max = 2; });  // without temperatures
+  refused([](DecoderConfig& c) {
+    c.mixer = "attention";
+    c.memory.layers = {};
+    c.attention.qk_norm = QKNorm::kTemperature;
+    c.memory.temperature_max = 2;
+  });
+  refused([](DecoderConfig& c) { c.memory.log_scale_keys = 1; });
+  refused([](DecoderConfig& c) {
+    c.memory.log_scale_keys = 16;
+    c.attention.forget_gate = ForgetGate::kFull;
+  });
+  refused([](DecoderConfig& c) { c.mixer = "attention"; });
 }
 
 }  // namespace

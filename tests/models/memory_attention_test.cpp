@@ -478,30 +478,5 @@ TEST(MemoryAttention, LogitsGrowWithTheLogarithmOfTheMemory) {
   EXPECT_TENSORS_NEAR(rest, expected.narrow(0, 29, kTokens - 29), 5e-5, 1e-5);
 }
 
-TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
-  const auto refused = [](auto change) {
-    DecoderConfig config = longllama(16, 8, 2);
-    change(config);
-    EXPECT_THROW(Decoder decoder(config), Error);
-  };
-  refused([](DecoderConfig& c) { c.memory.layers = {3}; });
-  refused([](DecoderConfig& c) { c.memory.last_context = 17; });
-  refused([](DecoderConfig& c) { c.attention.window = 4; });
-  refused([](DecoderConfig& c) { c.memory.decay = MemoryDecay::kDistance; });
-  refused([](DecoderConfig& c) { c.memory.temperature_max = 2; });  // without temperatures
-  refused([](DecoderConfig& c) {
-    c.mixer = "attention";
-    c.memory.layers = {};
-    c.attention.qk_norm = QKNorm::kTemperature;
-    c.memory.temperature_max = 2;
-  });
-  refused([](DecoderConfig& c) { c.memory.log_scale_keys = 1; });
-  refused([](DecoderConfig& c) {
-    c.memory.log_scale_keys = 16;
-    c.attention.forget_gate = ForgetGate::kFull;
-  });
-  refused([](DecoderConfig& c) { c.mixer = "attention"; });
-}
-
 }  // namespace
 }  // namespace reynard::models
