@@ -19,4 +19,8 @@ __device__ __forceinline__ SplitSum split_sum(double sum) {
   return {high, static_cast<float>(scaled - high)};
 }
 
+__device__ __forceinline__ float difference(const SplitSum& a, const SplitSum& b) {
+  return (a.high - b.high) + (a.low - b.low);
+}
+
 }  // namespace reynard::attention::cuda

@@ -173,7 +173,7 @@ __device__ double mass_of(const SplitSum* sums, int count) {
   float total = 0;
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x) % 32; i < kKeys; i += 32) {
-    const float decay = (last.high - sums[i].high) + (last.low - sums[i].low);
+    const float decay = difference(last, sums[i]);
     if (i < count) total += exp2_approx(decay);
   }
 #pragma unroll

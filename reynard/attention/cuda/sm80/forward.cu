@@ -1,11 +1,12 @@
 // One block of threads per block of 128 queries of one head; each warp owns 32 of them (16 where
-// D > 64). Key blocks go from the diagonal to the past. Keys and values have one buffer each: the
+// D > 128). Key blocks go from the diagonal to the past. Keys and values have one buffer each: the
 // values of a block arrive while its scores are computed, the next keys while values are summed.
 //
-// A key's bias is added in registers from pairs of f32 (records.cuh). At the edges each pair of
-// positions is subtracted by itself; elsewhere the sum is split at the block's last key, and both
-// parts are decays, so nothing cancels. The maximum that a row subtracts is raised only when a
-// score exceeds it by 2^8, so that sums are seldom rescaled.
+// A key's bias is added in registers from pairs of f32 (records.cuh). Where keys reach beyond the
+// block's first query each pair of positions is subtracted by itself; before, the sum is split at
+// that query, and both parts are decays, so nothing cancels. What a row subtracts is raised only
+// when a score exceeds it by 2^8, so that sums are seldom rescaled. Up to D = 128 sums of weights
+// tell, and the weights of a block are then made again: no maximum is looked for otherwise.
 
 #include "reynard/attention/cuda/sm80/forward.h"
 
@@ -20,20 +21,21 @@ namespace reynard::attention::cuda::sm80 {
 
 namespace {
 
-constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
-
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
-  // Two row tiles share every fragment of keys and values; 32 x 128 sums would not fit.
-  static constexpr int kRowTiles = kDim == 64 ? 2 : 1;
-  static constexpr int kWarps = kDim == 64 ? 4 : 8;
+  // Two row tiles share every fragment of keys and values; 32 x 256 sums would not fit.
+  static constexpr int kRowTiles = kDim <= 128 ? 2 : 1;
+  static constexpr int kWarps = kDim <= 128 ? 4 : 8;
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kRowTiles * kWarps;
-  // 128 queries and 32 keys and values fill the 99 KB of the smallest supported GPU at D = 256.
-  static constexpr int kKeys = kDim == 256 ? 32 : 64;
+  // What registers hold of scores beside 32 x 128 sums; at D = 256 128 queries and 32 keys and
+  // values fill the 99 KB of the smallest supported GPU.
+  static constexpr int kKeys = kDim == 64 ? 64 : 32;
   static constexpr int kColumnTiles = kKeys / 8;
+  // One block a processor has too few warps to hide a vote that waits for weights.
+  static constexpr bool kLooksForMaxima = kDim == 256;
   static constexpr int kBlocksPerProcessor = kDim == 256 ? 1 : 2;
   // The queries' fragments stay in registers where there is room.
   static constexpr bool kKeepsQueries = kDim == 64;
@@ -46,6 +48,7 @@ struct alignas(128) Shared {
   char keys[C::kKeys * C::kDim * 2];
   char values[C::kKeys * C::kDim * 2];
   KeyRecord records[2][C::kKeys];  // of even and odd key blocks
+  alignas(16) float decays[C::kKeys];
 };
 
 // What a warp knows of its queries and sums over their keys.
@@ -64,12 +67,12 @@ class Rows {
     if (first_ < p_.Tq) {
       const int last = min(first_ + kLast, p_.Tq - 1);
       own_ = {queries[first_].begin, end_of(last)};
-      if (first_ + kLast < p_.Tq) full_ = {queries[last].begin, end_of(first_)};
+      if (first_ + kLast < p_.Tq) whole_ = {queries[last].begin, end_of(first)};
     }
+    const SplitSum origin = queries[first];
 #pragma unroll
     for (int a = 0; a < C::kOwn; ++a) {
-      const QueryRecord record = queries[row(a)];
-      high_[a] = record.high, low_[a] = record.low;
+      shift_[a] = difference(queries[row(a)], origin);
       reference_[a] = kLowest;
       total_[a] = 0;
     }
@@ -107,27 +110,25 @@ class Rows {
   }
 
   // Scores of key block n become weights.
-  __device__ __forceinline__ void weigh(const KeyRecord* records, int n) {
+  //   decays  c_first - c_j, first the block's first query
+  __device__ __forceinline__ void weigh(const float* decays, const KeyRecord* records, int n) {
     float shift[C::kOwn] = {};
-    if (n * C::kKeys >= full_.begin && (n + 1) * C::kKeys <= full_.end) {
-      add_decays(records, shift);
+    if (n * C::kKeys >= whole_.begin && (n + 1) * C::kKeys <= whole_.end) {
+      add_decays(decays);
+#pragma unroll
+      for (int a = 0; a < C::kOwn; ++a) shift[a] = shift_[a];
     } else {
       add_edge_bias(records, n * C::kKeys);
     }
-    raise_references(shift);
-#pragma unroll
-    for (int a = 0; a < C::kOwn; ++a) {
-      const float minus = shift[a] - reference_[a];
-      float even = 0, odd = 0;
-#pragma unroll
-      for (int c = 0; c < C::kColumnTiles; ++c) {
-        float* pair = scores_[a / 2][c] + a % 2 * 2;
-        const float w0 = exp2_approx(pair[0] + minus), w1 = exp2_approx(pair[1] + minus);
-        even += w0, odd += w1;
-        weights_[a / 2][c][a % 2] = packed(w0, w1, Scalar());
-      }
-      total_[a] += even + odd;
+    float sums[C::kOwn];
+    if constexpr (C::kLooksForMaxima) {
+      if (__any_sync(~0U, exceeds_references(shift))) raise_references(shift);
+      make_weights(shift, sums);
+    } else {
+      while (__any_sync(~0U, make_weights(shift, sums))) raise_references(shift);
     }
+#pragma unroll
+    for (int a = 0; a < C::kOwn; ++a) total_[a] += sums[a];
   }
 
   __device__ __forceinline__ void add_values(uint32_t values) {
@@ -165,29 +166,23 @@ class Rows {
     load_matrices(a, address.at(tile + own_row * C::kDim * 2, 0, step));
   }
 
-  // For keys that all rows see: scores relative to c_last, and c_i - c_last of each row.
-  __device__ __forceinline__ void add_decays(const KeyRecord* records, float (&shift)[C::kOwn]) {
-    const KeyRecord last = records[C::kKeys - 1];
-#pragma unroll
-    for (int a = 0; a < C::kOwn; ++a) shift[a] = (high_[a] - last.high) + (low_[a] - last.low);
+  __device__ __forceinline__ void add_decays(const float* decays) {
 #pragma unroll
     for (int c = 0; c < C::kColumnTiles; ++c) {
-      const float4 pair = *reinterpret_cast<const float4*>(records + c * 8 + lane_ % 4 * 2);
-      const float decay0 = (last.high - pair.x) + (last.low - pair.y);
-      const float decay1 = (last.high - pair.z) + (last.low - pair.w);
+      const float2 pair = *reinterpret_cast<const float2*>(decays + c * 8 + lane_ % 4 * 2);
 #pragma unroll
       for (int a = 0; a < C::kOwn; ++a) {
         float* score = scores_[a / 2][c] + a % 2 * 2;
-        score[0] = fmaf(score[0], scale2_, decay0);
-        score[1] = fmaf(score[1], scale2_, decay1);
+        score[0] = fmaf(score[0], scale2_, pair.x);
+        score[1] = fmaf(score[1], scale2_, pair.y);
       }
     }
   }
 
   __device__ __forceinline__ void add_edge_bias(const KeyRecord* records, int base) {
-    int begin[C::kOwn];
+    QueryRecord query[C::kOwn];
 #pragma unroll
-    for (int a = 0; a < C::kOwn; ++a) begin[a] = queries_[row(a)].begin;
+    for (int a = 0; a < C::kOwn; ++a) query[a] = queries_[row(a)];
 #pragma unroll
     for (int c = 0; c < C::kColumnTiles; ++c) {
 #pragma unroll
@@ -197,33 +192,62 @@ class Rows {
 #pragma unroll
         for (int a = 0; a < C::kOwn; ++a) {
           float& score = scores_[a / 2][c][a % 2 * 2 + e];
-          const float bias = (high_[a] - key.high) + (low_[a] - key.low);
-          const KeyRange visible = {begin[a], end_of(row(a))};
-          score = visible.holds(base + in_block) ? fmaf(score, scale2_, bias) : -INFINITY;
+          const KeyRange visible = {query[a].begin, end_of(row(a))};
+          score = visible.holds(base + in_block) ? fmaf(score, scale2_, difference(query[a], key))
+                                                 : -INFINITY;
         }
       }
     }
   }
 
-  __device__ __forceinline__ void raise_references(const float (&shift)[C::kOwn]) {
-    float top[C::kOwn];
+  // The greatest of a lane's scores of row a.
+  __device__ __forceinline__ float top_of(int a) const {
+    float even = -INFINITY, odd = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < C::kColumnTiles; ++c) {
+      even = fmaxf(even, scores_[a / 2][c][a % 2 * 2]);
+      odd = fmaxf(odd, scores_[a / 2][c][a % 2 * 2 + 1]);
+    }
+    return fmaxf(even, odd);
+  }
+
+  __device__ __forceinline__ bool exceeds_references(const float (&shift)[C::kOwn]) const {
     bool exceeds = false;
 #pragma unroll
     for (int a = 0; a < C::kOwn; ++a) {
-      float even = -INFINITY, odd = -INFINITY;
-#pragma unroll
-      for (int c = 0; c < C::kColumnTiles; ++c) {
-        even = fmaxf(even, scores_[a / 2][c][a % 2 * 2]);
-        odd = fmaxf(odd, scores_[a / 2][c][a % 2 * 2 + 1]);
-      }
-      top[a] = fmaxf(even, odd) + shift[a];
-      exceeds |= top[a] - reference_[a] > kLargestExcess;
+      exceeds |= top_of(a) + shift[a] - reference_[a] > kLargestExcess;
     }
-    if (!__any_sync(~0U, exceeds)) return;
+    return exceeds;
+  }
+
+  // Weights of the block's scores and a lane's sums of them; whether these are too large. Sums that
+  // are not numbers are not.
+  __device__ __forceinline__ bool make_weights(const float (&shift)[C::kOwn],
+                                               float (&sums)[C::kOwn]) {
+    bool exceeds = false;
 #pragma unroll
     for (int a = 0; a < C::kOwn; ++a) {
-      const float highest = over_row(top[a], [](float x, float y) { return fmaxf(x, y); });
-      const float raised = fmaxf(reference_[a], highest);
+      const float minus = shift[a] - reference_[a];
+      float even = 0, odd = 0;
+#pragma unroll
+      for (int c = 0; c < C::kColumnTiles; ++c) {
+        const float* pair = scores_[a / 2][c] + a % 2 * 2;
+        const float w0 = exp2_approx(pair[0] + minus), w1 = exp2_approx(pair[1] + minus);
+        even += w0, odd += w1;
+        weights_[a / 2][c][a % 2] = packed(w0, w1, Scalar());
+      }
+      sums[a] = even + odd;
+      exceeds |= sums[a] > kLargestSum;
+    }
+    return exceeds;
+  }
+
+  // References become the maxima so far; what was summed is brought to them.
+  __device__ __forceinline__ void raise_references(const float (&shift)[C::kOwn]) {
+#pragma unroll
+    for (int a = 0; a < C::kOwn; ++a) {
+      const float highest = over_row(top_of(a), [](float x, float y) { return fmaxf(x, y); });
+      const float raised = fmaxf(reference_[a], highest + shift[a]);
       const float keep = exp2_approx(reference_[a] - raised);
       reference_[a] = raised;
       total_[a] *= keep;
@@ -257,8 +281,9 @@ class Rows {
   const QueryRecord* queries_;
   const int lane_, first_;
   const float scale2_;
-  KeyRange own_, full_;  // keys that some and that all of the warp's queries see
-  float high_[C::kOwn], low_[C::kOwn];
+  KeyRange own_;          // keys that some of the warp's queries see
+  KeyRange whole_;        // keys before the block's queries that all of the warp's see
+  float shift_[C::kOwn];  // c_i - c_first
   float reference_[C::kOwn], total_[C::kOwn];
   float scores_[C::kRowTiles][C::kColumnTiles][4];
   uint32_t weights_[C::kRowTiles][C::kColumnTiles][2];
@@ -294,7 +319,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
       query_tile, rows_of(p.q, b, h), p.D, first, {first, last});
   commit_copies();
   if (last_block >= first_block) load_keys(last_block);
-  Rows<C> rows(task, records.queries + head * padded(p.Tq), first);
+  const QueryRecord* queries = records.queries + head * padded(p.Tq);
+  const SplitSum origin = queries[first];
+  Rows<C> rows(task, queries, first);
   wait_copies<0>();
   __syncthreads();
   rows.keep_queries(query_tile);
@@ -305,11 +332,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
     commit_copies();
     const bool reads = rows.reads(n);
     if (reads) rows.multiply_keys(query_tile, key_tile);
+    if (threadIdx.x < C::kKeys) {
+      s.decays[threadIdx.x] = difference(origin, s.records[n & 1][threadIdx.x]);
+    }
     wait_copies<0>();
-    __syncthreads();  // the values are there, the keys have been read
+    __syncthreads();  // values and decays are there, the keys have been read
     if (n > first_block) load_keys(n - 1);
     if (reads) {
-      rows.weigh(s.records[n & 1], n);
+      rows.weigh(s.decays, s.records[n & 1], n);
       rows.add_values(value_tile);
     }
     wait_copies<0>();

@@ -23,6 +23,9 @@ struct Config {
   // Keys of a block: beside sums of 64 x 128 and more registers are left for 64 scores a row.
   static constexpr int kKeys = kDim == 64 ? kKeysPerBlock : 64;
   static constexpr int kBlocksPerRecord = kKeysPerBlock / kKeys;
+  // Sums of weights tell too when a reference must be raised, for less; but the scores must then be
+  // kept until the weights are made, which 64 x 128 of them cannot.
+  static constexpr bool kLooksForMaxima = kDim == 64;
   static constexpr int kStages = kDim == 128 ? 3 : 2;  // above 64 dimensions as many as fit
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;

@@ -10,7 +10,6 @@
 namespace reynard::attention::cuda::sm90::fwd {
 
 constexpr auto kLn2High = static_cast<float>(kLn2), kLn2Low = static_cast<float>(kLn2 - kLn2High);
-constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 
 // What the rows of a warpgroup see of a key block: it may hold their own keys, or they see all of
 // it, or keys at its begin are pruned.
@@ -107,9 +106,7 @@ class Consumer {
       wgmma_fence();
       multiply_values();
       wgmma_commit();
-      wgmma_wait<0>();
-      pin(out_);
-      release_values();
+      wait_for_values();
     }
     for (; n >= blocks.first; --n) skip_block();
   }
@@ -154,7 +151,7 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) reference_[r] = fmaxf(kLowest, top[r] * unit<Seen::kOwn>());
     const float none[2] = {};
-    weigh<kKeys, Seen::kOwn>(none);
+    weigh<kKeys, Seen::kOwn>(none, total_);
 #pragma unroll
     for (int i = kKeys / 4; i < C::kKeys / 4; ++i) weights_[i] = 0;
   }
@@ -184,14 +181,26 @@ class Consumer {
     release_keys();
     if constexpr (kSeen == Seen::kOwn) hide<C::kKeys>(n);
     if constexpr (kSeen == Seen::kEnd) hide_begin(n);
-    const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
+    if constexpr (C::kLooksForMaxima) {
+      const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
+      wait_for_values();
+      if (__any_sync(~0U, exceeds)) raise_references<kSeen>(shift);
+      float sums[2];
+      weigh<C::kKeys, kSeen>(shift, sums);
+      total_[0] += sums[0], total_[1] += sums[1];
+    } else {
+      wait_for_values();
+      float sums[2];
+      while (__any_sync(~0U, weigh<C::kKeys, kSeen>(shift, sums))) raise_references<kSeen>(shift);
+      total_[0] += sums[0], total_[1] += sums[1];
+    }
+  }
+
+  // Until those of the block before are summed.
+  __device__ __forceinline__ void wait_for_values() {
     wgmma_wait<0>();
     pin(out_);
     release_values();
-    if (__any_sync(~0U, exceeds)) {
-      raise_references<kSeen>(shift);
-    }
-    weigh<C::kKeys, kSeen>(shift);
   }
 
   __device__ __forceinline__ void release_keys() {
@@ -259,10 +268,6 @@ class Consumer {
   }
 
   // Softmax.
-
-  static __device__ __forceinline__ float difference(const SplitSum& a, const SplitSum& b) {
-    return (a.high - b.high) + (a.low - b.low);
-  }
 
   // What a score is worth in powers of two; those with exact biases are powers already.
   template <Seen kSeen>
@@ -365,9 +370,10 @@ class Consumer {
     for (int i = 0; i < C::kDim / 2; ++i) out_[i] *= keep[i / 2 % 2];
   }
 
-  // Weights of a block as the left operand of the next product.
+  // Weights of a block as the left operand of the next product, and a lane's sums of them; whether
+  // these are too large. Sums that are not numbers are not.
   template <int kKeys, Seen kSeen>
-  __device__ __forceinline__ void weigh(const float (&shift)[2]) {
+  __device__ __forceinline__ bool weigh(const float (&shift)[2], float (&of_rows)[2]) {
     const float minus[2] = {shift[0] - reference_[0], shift[1] - reference_[1]};
     float sums[4] = {};
 #pragma unroll
@@ -381,8 +387,9 @@ class Consumer {
       weights_[2 * j] = packed(w[0], w[1], typename C::Scalar());
       weights_[2 * j + 1] = packed(w[2], w[3], typename C::Scalar());
     }
-    total_[0] += sums[0] + sums[1];
-    total_[1] += sums[2] + sums[3];
+    of_rows[0] = sums[0] + sums[1];
+    of_rows[1] = sums[2] + sums[3];
+    return of_rows[0] > kLargestSum || of_rows[1] > kLargestSum;
   }
 
   // Results.
