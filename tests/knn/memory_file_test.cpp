@@ -11,6 +11,7 @@
 #include "tests/support/mutate.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -163,6 +164,20 @@ TEST(MemoryFile, CutShortIsRejectedAtEveryLength) {
   write_file(folder / "long.memory", whole + "x");
   EXPECT_SAYS(error_of([&] { Memory::load(folder / "long.memory", kLayer); }),
               "cut short or damaged");
+}
+
+TEST(MemoryFile, RowsHoldNoMoreThanTheirCapacity) {
+  const TempDir folder;
+  const MemoryLayer of{.model = "m", .head_dim = 1, .dtype = at::kFloat};
+  Memory memory({.of = of, .capacity = 20});
+  memory.add(at::ones({1, 10, 1, 1}), at::ones({1, 10, 1, 1}));
+  memory.save(folder / "layer.memory");
+  std::string text = read_file(folder / "layer.memory");
+  const std::string before = "\"capacity\":20", after = "\"capacity\": 9";
+  text.replace(text.find(before), before.size(), after);
+  write_file(folder / "layer.memory", text);
+  EXPECT_SAYS(error_of([&] { Memory::load(folder / "layer.memory", of); }),
+              "row 0 has the ids [0, 10); expected a range from 0 with at most capacity = 9");
 }
 
 TEST(MemoryFile, MissingOrForeignIsRejected) {

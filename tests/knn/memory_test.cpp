@@ -95,6 +95,50 @@ TEST(Memory, CopiesShareUntilTheyWrite) {
   }
 }
 
+// The next entry of a full ring takes the place of its oldest, which a copy still holds.
+TEST(Memory, AFullRingThatIsSharedIsNotWrittenInto) {
+  Memory memory({.of = layer_of(1, 1), .capacity = 4});
+  add_counted(memory, 0, 6);
+  const Memory copy = memory;
+  add_counted(memory, 6, 1);
+  EXPECT_BITWISE_EQUAL(copy.entries(0).keys.flatten(), at::arange(2, 6, at::kFloat));
+  EXPECT_BITWISE_EQUAL(copy.entries(0).values.flatten(), at::arange(102, 106, at::kFloat));
+  EXPECT_BITWISE_EQUAL(memory.entries(0).keys.flatten(), at::arange(3, 7, at::kFloat));
+}
+
+TEST(Memory, CopiesStayWithoutCodes) {
+  Memory coded({.of = layer_of(1, 1)});
+  add_counted(coded, 0, 20);
+  Memory copy = coded;
+  coded.code_keys();
+  EXPECT_TRUE(coded.key_rings()[0].codes.defined());
+  EXPECT_FALSE(copy.key_rings()[0].codes.defined());
+  // Codes that nobody keeps would say of later keys what they were before.
+  add_counted(copy, 20, 20);
+  EXPECT_BITWISE_EQUAL(copy.search(at::ones({1, 1, 1, 1}), 2).ids.flatten(),
+                       at::tensor({39, 38}, at::kLong));
+}
+
+TEST(Memory, TakesNoMoreRoomThanItsCapacity) {
+  Memory memory({.of = layer_of(1, 1), .capacity = 300});
+  for (int64_t at = 0; at < 900; at += 90) {
+    add_counted(memory, at, 90);
+    EXPECT_LE(memory.key_rings()[0].keys.size(1), 300);
+  }
+  EXPECT_EQ(memory.size(0), 300);
+}
+
+TEST(Memory, EntriesCarryNoGradient) {
+  Memory memory({.of = layer_of(1, 2)});
+  const at::Tensor keys = at::randn({1, 3, 1, 2}).requires_grad_();
+  const at::Tensor values = at::randn({1, 3, 1, 2}).requires_grad_();
+  memory.add(keys, values);
+  memory.add(keys, values, at::ones({1, 3}, at::kBool));
+  EXPECT_FALSE(memory.entries(0).keys.requires_grad());
+  EXPECT_FALSE(memory.entries(0).values.requires_grad());
+  EXPECT_BITWISE_EQUAL(memory.entries(0, 3, 3).values, values.detach()[0]);
+}
+
 TEST(Memory, ReservedRoomIsNotCopied) {
   Memory memory({.of = layer_of(1, 1)});
   memory.reserve(5000);

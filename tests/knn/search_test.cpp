@@ -156,6 +156,11 @@ TEST(Search, RejectsWhatDoesNotFit) {
                 knn::search(two_heads, {&too_many, 1}, 1);
               }),
               "number of keys = 3; expected at most the 2 slots");
+  const KeyRing gone{at::zeros({1, 2, 4}), /*base=*/3, /*first=*/2, /*next=*/4};
+  EXPECT_SAYS(error_of([&] {
+                knn::search(two_heads, {&gone, 1}, 1);
+              }),
+              "first id of keys = 2; expected 3 ... 4");
   const std::vector<KeyRing> unequal = {{at::zeros({1, 2, 4}), 0, 0, 2},
                                         {at::zeros({1, 2, 4}, at::kBFloat16), 0, 0, 2}};
   EXPECT_SAYS(error_of([&] {
