@@ -56,6 +56,17 @@ TEST(MetricsLog, ReadersForgetWhatFollowsItsStep) {
   }
 }
 
+TEST(MetricsLog, EveryNumberButTheStepIsACurve) {
+  const test::TempDir folder;
+  MetricsLog log(folder.path(), 0);
+  const auto events = only_file(folder.path());
+  log.write({{"step", 7}, {"loss", 1.5}, {"note", "text"}});
+  const std::string bytes = test::read_file(events);
+  EXPECT_NE(bytes.find("train/loss"), std::string::npos);
+  EXPECT_EQ(bytes.find("train/step"), std::string::npos);
+  EXPECT_EQ(bytes.find("train/note"), std::string::npos);
+}
+
 TEST(EventFile, TensorboardReadsWhatWasWritten) {
   const std::string python = REYNARD_TEST_PYTHON;
   const std::string quiet = " 2>/dev/null";

@@ -159,6 +159,12 @@ TEST(Adafactor, FollowsTheDefinition) {
   }
 }
 
+TEST(Adafactor, SquaresOfMatricesFrom128On128AreFactored) {
+  EXPECT_TRUE(adafactor_moments(at::zeros({128, 128})).rows.defined());
+  EXPECT_FALSE(adafactor_moments(at::zeros({127, 300})).rows.defined());
+  EXPECT_FALSE(adafactor_moments(at::zeros({300, 127})).rows.defined());
+}
+
 TEST(Adafactor, BitsDoNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   for (const std::vector<int64_t>& shape :
@@ -221,6 +227,21 @@ TEST(Optimizer, ChangesNothingWhereALossOrGradientIsNotFinite) {
     for (const auto& [name, tensor] : optimizer.state()) {
       EXPECT_EQ(tensor.abs().max().item<float>(), 0) << name;
     }
+  }
+}
+
+// A parameter that the forward pass did not read has no gradient, and took no step to take back.
+TEST(Optimizer, TakesBackTheStepsThatWereTaken) {
+  models::Decoder model(tiny_experiment().model);
+  Optimizer optimizer({}, model);
+  set_gradients(model, 1);
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    if (name == "model.norm.weight") parameter.value.mutable_grad().reset();
+  });
+  optimizer.step(0.01, optimizer.grad_norm(), kLoss / 0);
+  optimizer.take_back_step();
+  for (const auto& [name, tensor] : optimizer.state()) {
+    EXPECT_EQ(tensor.abs().max().item<float>(), 0) << name;
   }
 }
 

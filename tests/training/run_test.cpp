@@ -2,6 +2,7 @@
 
 #include "reynard/training/run.h"
 
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/fields.h"
 #include "reynard/training/run_checks.h"
 #include "tests/support/errors.h"
@@ -114,6 +115,58 @@ TEST(Run, HeldOutTextIsTheSameForEverySeed) {
       EXPECT_EQ(held_out_loss(experiment), loss) << "seed " << seed;
     }
   }
+}
+
+TEST(Run, LossIsTheMeanOfTheLastTenth) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90}, 4));
+  experiment.validation.path.clear();
+  experiment.optimizer.learning_rate = 1e-2;
+  experiment.training.tokens = 40 * experiment.tokens_per_step();
+  experiment.training.log_every = 1;
+  const RunResult result = run(experiment, {});
+  const std::vector<nlohmann::json> lines = metrics(experiment.run.folder);
+  ASSERT_EQ(lines.size(), 40U);
+  double sum = 0;
+  for (size_t i = 36; i < 40; ++i) sum += lines[i].at("loss").get<double>();
+  EXPECT_NEAR(result.loss, sum / 4, 1e-9);
+}
+
+// Nobody goes on from a checkpoint of a streak of skipped steps while it may pass.
+TEST(Run, SkippedStepsAreNotSavedUntilTheEnd) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90}, 4));
+  experiment.validation.path.clear();
+  experiment.schedule.warmup_fraction = 0;
+  experiment.optimizer.learning_rate = 1e15;
+  experiment.training.tokens = 6 * experiment.tokens_per_step();
+  experiment.training.checkpoint_every = experiment.tokens_per_step();
+  experiment.training.keep_checkpoints = 10;
+  EXPECT_THROW(run(experiment, {}), Diverged);
+  const auto saved = checkpoint::list_checkpoints(experiment.run.folder);
+  ASSERT_EQ(saved.size(), 2U);
+  EXPECT_EQ(saved[0], checkpoint::checkpoint_folder(experiment.run.folder, 1));
+  EXPECT_EQ(saved[1], checkpoint::checkpoint_folder(experiment.run.folder, 6));
+}
+
+// Its lines tell what went wrong; without a line there is nothing to keep.
+TEST(Run, MetricsOfARunThatDivergedStay) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90}, 4));
+  experiment.validation.path.clear();
+  experiment.schedule.warmup_fraction = 0;
+  experiment.optimizer.learning_rate = 1e15;
+  experiment.training.tokens = 60 * experiment.tokens_per_step();
+  experiment.training.checkpoint_every = 0;
+  experiment.training.max_skipped_steps = 3;
+  experiment.training.log_every = 1;
+  EXPECT_THROW(run(experiment, {}), Diverged);
+  EXPECT_EQ(metrics(experiment.run.folder).size(), 3U);
+  EXPECT_TRUE(fs::exists(folder / "run/experiment.toml"));
+  fs::remove_all(experiment.run.folder);
+  experiment.training.log_every = 10;
+  EXPECT_THROW(run(experiment, {}), Diverged);
+  EXPECT_FALSE(fs::exists(experiment.run.folder));
 }
 
 // However few steps are left for a loss that is not finite.

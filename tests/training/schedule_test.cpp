@@ -71,6 +71,10 @@ TEST(Schedule, WsdIsStableUntilTheLastShare) {
   EXPECT_DOUBLE_EQ(rate_at(wsd, 600), 1);
   EXPECT_NEAR(rate_at(wsd, 700), 1 - std::sqrt(0.25), 1e-12);
   EXPECT_NEAR(rate_at(wsd, 1000), 0, 1e-12);
+  const ScheduleConfig never_falls{
+      .shape = ScheduleShape::kWSD, .warmup_tokens = 100, .decay_fraction = 0};
+  EXPECT_EQ(rate_at(never_falls, 999), 1);
+  EXPECT_EQ(rate_at(never_falls, 1000), 1);
 }
 
 TEST(Schedule, TimeBudgetFollowsTheClock) {

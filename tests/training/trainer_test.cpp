@@ -1,6 +1,7 @@
 #include "reynard/training/trainer.h"
 
 #include "reynard/checkpoint/run_folder.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/saved_run.h"
 #include "tests/support/compare.h"
@@ -108,6 +109,45 @@ TEST(Trainer, SavedAndRestoredContinuesBitForBit) {
   }
 }
 
+// What is computed with in bf16 is a copy of the weights, which those of a folder replace.
+TEST(Trainer, FirstWeightsAreComputedWith) {
+  const test::TempDir folder;
+  Experiment experiment = tiny_experiment();
+  experiment.training.precision = Precision::kBF16;
+  const auto source = tiny_trainer(experiment);
+  for (int i = 0; i < 5; ++i) source->step();
+  models::save_model(source->model(), folder / "model");
+  experiment.run.seed = 9;  // other random weights
+  experiment.run.start_from = (folder / "model").string();
+  const auto trainer = tiny_trainer(experiment);
+  trainer->take_first_weights();
+  CountingLoader text(experiment.data), same_text(experiment.data);
+  EXPECT_EQ(trainer->held_out_loss(text, 48), source->held_out_loss(same_text, 48));
+}
+
+TEST(Trainer, AccuracyIsThatOfAllTokensHoweverManyAreReadAtOnce) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = 200 * 24;
+  experiment.training.accuracy = 1;
+  experiment.optimizer.learning_rate = 1e-2;
+  const auto source = tiny_trainer(experiment);
+  for (int i = 0; i < 150; ++i) source->step();
+  const auto accuracy_with = [&](int64_t loss_chunk_tokens) {
+    experiment.training.loss_chunk_tokens = loss_chunk_tokens;
+    const auto trainer = tiny_trainer(experiment);
+    const at::NoGradGuard no_grad;
+    const auto weights = weights_of(*source);
+    trainer->model().parameters([&](const std::string& name, models::Parameter& parameter) {
+      parameter.value.copy_(weights.at(name));
+    });
+    const at::AutoGradMode grad(true);
+    return trainer->step().accuracy;
+  };
+  const double whole = accuracy_with(1024);
+  EXPECT_GT(whole, 0.3);
+  EXPECT_EQ(accuracy_with(5), whole);
+}
+
 TEST(Trainer, CheckpointedActivationsGiveTheSameBits) {
   Experiment experiment = tiny_experiment();
   const auto stored = tiny_trainer(experiment);
@@ -185,6 +225,35 @@ TEST(Trainer, TimeBudgetEndsWithADecayedRate) {
   EXPECT_GT(trainer->steps(), 3);
   EXPECT_LT(before_last, 2);
   EXPECT_LT(last.learning_rate, 0.35 * experiment.optimizer.learning_rate);
+}
+
+// 2 % of a minute are kept for the last checkpoint, and the time of a step for the last step.
+TEST(Trainer, TimeBudgetLeavesTimeForTheLastStep) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = 0;
+  experiment.training.minutes = 1;
+  const auto trainer = tiny_trainer(experiment);
+  for (int i = 0; i < 3; ++i) trainer->step();
+  const double of_step = trainer->counters().at("step_seconds");
+  EXPECT_GT(of_step, 0);
+  EXPECT_NEAR(trainer->progress().second_budget, 0.98 * 60 - of_step, 1e-9);
+}
+
+// Of all processes together that a run was trained in.
+TEST(Trainer, TimeBudgetHoldsForTheWholeRun) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = 0;
+  experiment.training.minutes = 10;
+  const auto trainer = tiny_trainer(experiment);
+  trainer->step();
+  nlohmann::json counters = trainer->counters();
+  counters["seconds"] = 400;
+  trainer->restore(counters, trainer->optimizer_state());
+  EXPECT_GE(trainer->seconds(), 400);
+  EXPECT_FALSE(trainer->done());
+  counters["seconds"] = 600;
+  trainer->restore(counters, trainer->optimizer_state());
+  EXPECT_TRUE(trainer->done());
 }
 
 TEST(Trainer, ABudgetThatIsOverAtOnceIsOneStep) {
