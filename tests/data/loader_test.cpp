@@ -191,6 +191,7 @@ TEST(Loader, SlicesAreOfOneDocumentEach) {
                                          .mode = LoaderMode::kSlices,
                                          .batch_size = 7,
                                          .length = 8});
+  std::set<int64_t> places;
   for (int epoch = 0; epoch < 3; ++epoch) {
     const data::Batch batch = loader->next();
     std::multiset<bool> is_first_document;
@@ -204,11 +205,13 @@ TEST(Loader, SlicesAreOfOneDocumentEach) {
         EXPECT_TRUE(targets[i] == kEos || targets[i] == targets[i - 1] + 1);
       }
       is_first_document.insert(targets[0] < 40);
+      places.insert(targets[0]);
       EXPECT_TRUE(seen.insert(targets[0]).second);
       EXPECT_TRUE(targets[0] < 40 || targets[0] >= 43);
     }
     EXPECT_EQ(is_first_document.count(true), 5U);
   }
+  EXPECT_GT(places.size(), 7U) << "slices begin at the same places in every epoch";
 }
 
 TEST(Loader, RepeatedRowsAreOnePieceBehindBos) {
@@ -221,6 +224,7 @@ TEST(Loader, RepeatedRowsAreOnePieceBehindBos) {
   const data::Batch batch = loader->next();
   int64_t repeated = 0;
   std::map<int64_t, int64_t> octaves;
+  std::set<int64_t> begins, sizes;
   for (int64_t b = 0; b < 400; ++b) {
     const auto tokens = row(batch.tokens, b);
     const auto targets = row(batch.targets, b);
@@ -230,6 +234,8 @@ TEST(Loader, RepeatedRowsAreOnePieceBehindBos) {
     if (targets[0] != targets[period]) continue;  // a document that begins inside a row
     ++repeated;
     ++octaves[period - 1 < 8 ? 4 : period - 1 < 16 ? 8 : 16];
+    begins.insert(targets[0]);
+    sizes.insert(static_cast<int64_t>(period) - 1);
     EXPECT_GE(period - 1, 4U);
     for (size_t i = 0; i + period < tokens.size(); ++i) {
       EXPECT_EQ(tokens[i], tokens[i + period]);
@@ -239,6 +245,8 @@ TEST(Loader, RepeatedRowsAreOnePieceBehindBos) {
   }
   EXPECT_NEAR(static_cast<double>(repeated), 100, 35);  // 4 standard deviations
   for (const auto& [octave, count] : octaves) EXPECT_GT(count, repeated / 8) << octave;
+  EXPECT_GT(begins.size(), 50U);
+  EXPECT_GT(sizes.size(), 15U);
 }
 
 TEST(Loader, AllRowsRepeatedNeedNoLongDocument) {
@@ -249,6 +257,17 @@ TEST(Loader, AllRowsRepeatedNeedNoLongDocument) {
                                          .repeat_fraction = 1});
   const data::Batch batch = loader->next();
   for (int64_t b = 0; b < 8; ++b) EXPECT_EQ(row(batch.tokens, b)[4], kBos);  // all three tokens
+}
+
+// The first document ends with its answer, whichever comes first in a row.
+TEST(Loader, AnswersEndWithTheirDocument) {
+  const test::TempDir folder;
+  const std::string path = write_documents(folder, {4, 6});
+  for (int64_t seed = 0; seed < 8; ++seed) {
+    const auto loader = data::make_loader(
+        {.path = path, .batch_size = 1, .length = 12, .seed = seed, .answer_mark = 3});
+    EXPECT_EQ(loader->next().loss_mask.sum().item<float>(), 1) << "its EOS";
+  }
 }
 
 LoaderConfig random_config(const std::string& path) {
@@ -416,6 +435,8 @@ TEST(Loader, RejectsWhatItCannotDo) {
       error_of({.path = path, .length = 16, .repeat_fraction = 0.1}).find("repeat_min_length"),
       std::string::npos);
   EXPECT_NE(error_of({.path = path, .batch_size = 1 << 20, .length = 1 << 20}).find("2^31"),
+            std::string::npos);
+  EXPECT_NE(error_of({.path = path, .answer_mark = 60002}).find("answer_mark = 60002"),
             std::string::npos);
   EXPECT_THROW(config::from_toml<LoaderConfig>("length = 0", "a"), Error);
   EXPECT_THROW(config::from_toml<LoaderConfig>("mode = \"random\"", "a"), Error);
