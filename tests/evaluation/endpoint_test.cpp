@@ -117,6 +117,15 @@ TEST(EndpointScorer, CompletesPrompts) {
   EXPECT_EQ(body.at("max_tokens"), 7);
   EXPECT_EQ(body.at("temperature"), 0);
   EXPECT_EQ(body.at("stop"), json({"\n"}));  // EOS is the server's own business
+  EXPECT_FALSE(body.contains("seed"));       // of what is not drawn
+  query.temperature = 0.5;
+  query.seed = 9;
+  query.stop = {'a', 'b', 'c', 'd', 'e'};  // the API takes four
+  scorer->answer(std::vector<Request>{{"y", {}, query}});
+  const json drawn = server.bodies().back();
+  EXPECT_EQ(drawn.at("temperature"), 0.5);
+  EXPECT_EQ(drawn.at("seed"), 9);
+  EXPECT_EQ(drawn.at("stop"), json({"a", "b", "c", "d"}));
 }
 
 TEST(EndpointScorer, MeasuresATask) {
@@ -264,6 +273,49 @@ TEST(EndpointScorer, AnAnswerThatDripsOrHasNoEndIsGivenUp) {
   EXPECT_EQ(server.bodies().size(), 2U);  // no second attempt of that
 }
 
+TEST(EndpointScorer, OnlyWhatMayPassIsAskedAgain) {
+  const Corpus corpus = small_corpus();
+  const std::vector<Request> requests{score_of({10}, {12})};
+  for (const auto& [status, may_pass] : {std::pair{408, true},
+                                         {429, true},
+                                         {500, true},
+                                         {503, true},
+                                         {400, false},
+                                         {401, false},
+                                         {404, false},
+                                         {501, false}}) {
+    std::atomic<int> asked = 0;
+    const StubServer server([&](const json& body, httplib::Response& response) {
+      if (asked++ > 0) return answer_well(body, response);
+      response.status = status;
+      response.set_header("Retry-After", "0.3");
+    });
+    EndpointOptions options = server.options(/*attempts=*/4);
+    std::string notes;
+    options.retries.note = [&](const std::string& note) { notes += note; };
+    const auto scorer = make_endpoint_scorer(options, corpus, 1);
+    const std::string error = error_of([&] { scorer->answer(requests); });
+    EXPECT_EQ(asked, may_pass ? 2 : 1) << status;
+    EXPECT_SAYS(error, may_pass ? "no error" : fmt::format("status {}", status));
+    EXPECT_EQ(notes.find("again in 0.3 s") != notes.npos, may_pass) << notes;
+  }
+}
+
+TEST(Retries, PausesDoubleUnlessALongerOneIsAskedFor) {
+  std::string notes;
+  Retries retries({.attempts = 4,
+                   .first_pause_s = 0.1,
+                   .note = [&](const std::string& note) { notes += note + "\n"; }},
+                  "it");
+  retries.failed("no");
+  retries.failed("no");
+  retries.failed("no", /*asked_pause_s=*/0.5);
+  EXPECT_EQ(notes,
+            "it: no; again in 0.1 s (1 of 4)\nit: no; again in 0.2 s (2 of 4)\n"
+            "it: no; again in 0.5 s (3 of 4)\n");
+  EXPECT_SAYS(error_of([&] { retries.failed("no"); }), "eval: it: no (4 attempts)");
+}
+
 TEST(EndpointScorer, ARefusalIsReportedAtOnce) {
   std::atomic<int> asked = 0;
   const StubServer server([&](const json&, httplib::Response& response) {
@@ -273,7 +325,7 @@ TEST(EndpointScorer, ARefusalIsReportedAtOnce) {
   });
   const Corpus corpus = small_corpus();
   const auto scorer = make_endpoint_scorer(server.options(/*attempts=*/5), corpus, 1);
-  const std::vector<Request> requests{score_of({10}, {12})};
+  const std::vector<Request> requests(5, score_of({10}, {12}));  // the others too would be refused
   const std::string message = error_of([&] { scorer->answer(requests); });
   EXPECT_NE(message.find("status 400: too long by 7 tokens"), std::string::npos) << message;
   EXPECT_EQ(asked, 1);
@@ -310,13 +362,14 @@ TEST(EndpointScorer, NothingIsLostWhenTheServerGoesAway) {
   EXPECT_EQ(answered, 10);
 }
 
-TEST(EndpointScorer, ALengthThatTheModelDoesNotTakeEndsTheCurve) {
+// By the API's code, or in the words of servers that give none.
+class TooLong : public testing::TestWithParam<const char*> {};
+
+TEST_P(TooLong, ALengthThatTheModelDoesNotTakeEndsTheCurve) {
   const StubServer server([](const json& body, httplib::Response& response) {
     if (body.at("prompt").size() <= 200) return answer_well(body, response);
     response.status = 400;
-    response.set_content(
-        R"({"error": {"message": "201 > 200", "code": "context_length_exceeded"}})",
-        "application/json");
+    response.set_content(GetParam(), "application/json");
   });
   const Corpus corpus = small_corpus();
   const test::TempDir folder;
@@ -333,6 +386,12 @@ TEST(EndpointScorer, ALengthThatTheModelDoesNotTakeEndsTheCurve) {
   const json summary = json::parse(test::read_file(folder / "forgetting_curve.json"));
   EXPECT_EQ(summary.at("series").at("points").size(), 3U);  // 32, 64 and 96 tokens
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    EndpointScorer,
+    TooLong,
+    testing::Values(R"({"error": {"message": "201 > 200", "code": "context_length_exceeded"}})",
+                    R"({"error": "the maximum context length is 200: 201 > 200"})"));
 
 // A server that has only chat completions, whose model finds the pass key.
 TEST(EndpointScorer, AChatEndpointWritesButDoesNotScore) {
