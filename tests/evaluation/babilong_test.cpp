@@ -126,6 +126,7 @@ TEST(Babilong, OnlyTheRightLabelMayBeNamed) {
   EXPECT_FALSE(correct("kitchen or garden"));
   EXPECT_FALSE(correct("somewhere. kitchen"));
   EXPECT_TRUE(correct("kitchen<example> garden"));
+  EXPECT_TRUE(correct("kitchen<context> garden"));
   EXPECT_FALSE(correct(""));
   // What the question names does not count against the answer.
   EXPECT_TRUE(babilong_correct(task,

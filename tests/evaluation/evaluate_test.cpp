@@ -46,6 +46,28 @@ TEST(Evaluate, GoesOnWhereAnEarlierRunStopped) {
   EXPECT_EQ(third.answered, 0);
 }
 
+TEST(Evaluate, SamplesThatNobodyAsksForAreLeftOut) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(1000);
+  const auto& entry = task_named("forgetting_curve");
+  Copier first(33);
+  const EvaluateOptions options{.folder = folder.path()};
+  const auto expected = evaluate(first, *entry.make(corpus, small_config(), {}), options);
+  const auto log = folder / "forgetting_curve.jsonl";
+  const std::string lines = test::read_file(log);
+  const std::string id = R"("id":"text copy 64 2")";
+  ASSERT_NE(lines.find(id), std::string::npos);
+  std::string line = lines.substr(0, lines.find('\n', lines.find(id)) + 1);
+  line = line.substr(line.rfind('\n', line.size() - 2) + 1);
+  line.replace(line.find(id), id.size(), R"("id":"text copy 64 3")");
+  test::write_file(log, lines + line);
+  Copier second(33);
+  const auto again = evaluate(second, *entry.make(corpus, small_config(), {}), options);
+  EXPECT_EQ(second.answered, 0);
+  EXPECT_EQ(again.at("effort").at("samples"), 48);
+  EXPECT_EQ(again.at("series"), expected.at("series"));
+}
+
 TEST(Evaluate, MeasuresAnewWhenSettingsOrModelDiffer) {
   const test::TempDir folder;
   const Corpus corpus = counting_corpus(1000);

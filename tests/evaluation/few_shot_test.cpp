@@ -4,12 +4,14 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/tensor/check.h"
+#include "tests/evaluation/writer.h"
 #include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 namespace reynard::evaluation {
@@ -131,6 +133,35 @@ TEST_F(FewShotTask, ExamplesFillTheContextAndDifferByDraw) {
   EXPECT_GT(first.size(), 230);
   EXPECT_NE(prompt(0), prompt(40 * 4));
   EXPECT_GT(prompt(3 * 40 * 4).size(), 500);
+}
+
+TEST_F(FewShotTask, WrittenAnswersFitBehindTheirPrompts) {
+  config_.few_shot.kind = FewShotKind::kAnswer;
+  config_.few_shot.max_tokens = 80;
+  const auto task = task_named("few_shot").make(corpus_, config_, {});
+  const Requests requests = task->requests();
+  for (int64_t i = 0; i < requests.size; ++i) {
+    const Request request = requests.at(i);
+    const auto& query = std::get<Generate>(request.query);
+    EXPECT_EQ(query.max_tokens, 80);
+    EXPECT_LE(std::ssize(query.prompt) + 80, request.about.at("length").get<int64_t>());
+  }
+}
+
+// Of accuracies 1, 0 and 0.
+TEST_F(FewShotTask, SpreadIsThatOfASampleOfDraws) {
+  config_.few_shot.kind = FewShotKind::kAnswer;
+  config_.few_shot.max_tokens = 10;
+  Writer lucky([](const Request& request) {
+    return request.about.at("draw") == 0 ? request.about.at("answers")[0].get<std::string>() : "x";
+  });
+  const test::TempDir results;
+  const auto summary = evaluate(
+      lucky, *task_named("few_shot").make(corpus_, config_, {}), {.folder = results.path()});
+  const auto group = summary.at("series").at("groups")[0];
+  EXPECT_NEAR(group.at("score"), 1.0 / 3, 1e-12);
+  EXPECT_NEAR(group.at("deviation"), std::sqrt(1.0 / 3), 1e-12);
+  EXPECT_NEAR(group.at("standard_error"), 1.0 / 3, 1e-12);
 }
 
 // A tokenizer may put a mark before a text, and join what is on both sides of a cut.

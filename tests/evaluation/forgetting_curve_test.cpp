@@ -82,6 +82,15 @@ TEST(ForgettingCurve, LongestQualifyingLengthCountsEvenAfterOneThatFails) {
   EXPECT_EQ(to_string(memory_lengths(points).coarse), "200");
   points[2].copy_mean = 0.02;
   EXPECT_EQ(to_string(memory_lengths(points).coarse), "300");
+  points[1].copy_mean = 0.99;  // not above it
+  EXPECT_EQ(to_string(memory_lengths(points).fine), "0");
+}
+
+TEST(ForgettingCurve, LosingByATextSeenBeforeIsNotCopying) {
+  std::vector<CurvePoint> points{curve_point(100, {0.5, 0.52, 0.51}, {0.1, 0.12, 0.13})};
+  compare_over_lengths(points);
+  EXPECT_LT(points[0].adjusted_p_value, 0.01);
+  EXPECT_FALSE(points[0].differs);
 }
 
 TEST(ForgettingCurve, NothingQualifiesIsZero) {

@@ -64,6 +64,37 @@ TEST(PerplexityTask, EveryTokenIsScoredOnceInEitherKindOfWindow) {
   EXPECT_EQ(scored.at("strided"), every);
 }
 
+TEST(PerplexityTask, FirstWindowsAreScoredWholeUpToTheTokensAskedFor) {
+  const Corpus corpus = corpus_of_documents();
+  EvaluationConfig config = perplexity_config();
+  config.perplexity.tokens = 160;  // of the second document, too
+  const auto task = task_named("perplexity").make(corpus, config, {});
+  const Requests requests = task->requests();
+  std::map<std::string, std::vector<size_t>> sizes;
+  for (int64_t i = 0; i < requests.size; ++i) {
+    const Request request = requests.at(i);
+    sizes[request.about.at("kind")].push_back(std::get<Score>(request.query).continuation.size());
+  }
+  EXPECT_EQ(sizes["windowed"], (std::vector<size_t>{40, 40, 20, 40, 20}));
+  EXPECT_EQ(sizes["strided"], (std::vector<size_t>{40, 10, 10, 10, 10, 10, 10, 40, 10, 10}));
+}
+
+// More streams than documents would measure the same ones again.
+TEST(PerplexityTask, EachStreamEndsWithADocumentOfItsOwn) {
+  const Corpus corpus = corpus_of_documents();
+  EvaluationConfig config = perplexity_config();
+  config.perplexity.documents = {1};
+  config.perplexity.streams = 10;
+  const auto task = task_named("perplexity").make(corpus, config, {});
+  EXPECT_EQ(task->settings().at("streams"), 4);
+  const Requests requests = task->requests();
+  int64_t streams = 0;
+  for (int64_t i = 0; i < requests.size; ++i) {
+    streams += requests.at(i).about.at("kind") == "documents" ? 1 : 0;
+  }
+  EXPECT_EQ(streams, 4);
+}
+
 TEST(PerplexityTask, NoStreamsWhereNoneAreAskedFor) {
   const Corpus corpus = corpus_of_documents();
   EvaluationConfig config = perplexity_config();

@@ -149,6 +149,9 @@ TEST(Needle, IsInsertedBehindASentenceAtItsDepth) {
     if (needle > 0 && depth < 100) {
       EXPECT_EQ(text[needle - 1], '.');
     }
+    if (depth == 100) {  // the end, whatever stands before it
+      EXPECT_NE(text.find("a sunny day.\n\n\nThere is an important piece"), std::string::npos);
+    }
     EXPECT_TRUE(text.ends_with("Answer: The best thing to do in San Francisco is"));
   }
 }
@@ -162,6 +165,23 @@ TEST(Needle, EasyModeAsksBeforeItTells) {
                 .find("\nWhat is the best thing to do in San Francisco? Answer: The best thing to "
                       "do in San Francisco is eat a sandwich"),
             std::string::npos);
+}
+
+// As the published script has it.
+TEST(Needle, TheHaystackIsTheSameWhereThatIsAskedFor) {
+  EvaluationConfig config = prompt_config();
+  const Corpus corpus = text_corpus();
+  const auto begins = [&] {
+    std::set<int64_t> begins;
+    const auto task = task_named("needle").make(corpus, config, {});
+    const Requests requests = task->requests();
+    for (int64_t i = 0; i < requests.size; ++i)
+      begins.insert(requests.at(i).about.at("begin").get<int64_t>());
+    return begins;
+  };
+  EXPECT_GT(begins().size(), 1U);
+  config.needle.same_haystack = true;
+  EXPECT_EQ(begins(), std::set<int64_t>{0});
 }
 
 TEST(Needle, OnlyTheFirstLineOfTheAnswerCounts) {
@@ -325,6 +345,11 @@ TEST(Haystack, GoesRoundOverDocumentsWithoutTheirEnds) {
   EXPECT_EQ(haystack.read(1, 7), (std::vector<int64_t>{2, 5, 6, 7, 1, 2, 5}));
   corpus.documents.clear();
   EXPECT_THROW(Haystack(corpus, "needle"), Error);
+}
+
+TEST(PromptTask, SamplesOfAnotherSeedAreNotThoseOfTheNext) {
+  EXPECT_EQ(sample_random(0, 1).next(), sample_random(0, 1).next());
+  EXPECT_NE(sample_random(1, 0).next(), sample_random(0, 1).next());
 }
 
 TEST(PromptTask, AveragesByGroup) {

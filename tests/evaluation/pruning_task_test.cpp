@@ -13,6 +13,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace reynard::evaluation {
@@ -60,6 +63,40 @@ TEST(Pruning, IsKnownOfLayersWithoutAMemory) {
   EXPECT_GT(mean, 0.1);
   EXPECT_NEAR(one.at("metrics").at("pruned_share"), mean, 1e-9);
   EXPECT_TRUE(pruning_with({0, 1}).at("metrics").at("pruned_share").is_null());
+}
+
+// Loses 2 where it may drop what is forgotten, else 1.
+class Loser final : public Scorer {
+ public:
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses;
+    for (const Request& request : requests) {
+      const auto* score = std::get_if<Score>(&request.query);
+      if (score == nullptr) {
+        responses.emplace_back(Probed());
+        continue;
+      }
+      const float loss = score->log_pruning_tolerance.value() < 0 ? 2 : 1;
+      Scored scored;
+      scored.logprobs.assign(score->continuation.size(), -loss);
+      scored.hits.assign(score->continuation.size(), 0);
+      responses.emplace_back(std::move(scored));
+    }
+    return responses;
+  }
+};
+
+TEST(Pruning, DifferenceIsWhatTheLossGainsByIt) {
+  const Corpus corpus = test::corpus_of(tokens_of_a_text(), {1500});
+  EvaluationConfig config;
+  config.pruning = {.length = 64, .rows = 3};
+  const auto task = task_named("pruning").make(corpus, config, {.forgets = true});
+  const test::TempDir folder;
+  Loser scorer;
+  const auto metrics = evaluate(scorer, *task, {.folder = folder.path()}).at("metrics");
+  EXPECT_EQ(metrics.at("loss_pruned"), 2);
+  EXPECT_EQ(metrics.at("loss_unpruned"), 1);
+  EXPECT_EQ(metrics.at("loss_difference"), 1);
 }
 
 TEST(Pruning, NeedsForgetGates) {

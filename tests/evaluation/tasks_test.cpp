@@ -108,6 +108,20 @@ TEST(ForgettingCurveTask, TargetsAndPrefixesComeFromTheTextsThatAreNamed) {
   EXPECT_GT(point.at("lm_loss").get<double>(), 0);
 }
 
+TEST(ForgettingCurveTask, RandomPrefixesAreNotTheBeginningOfRandomTargets) {
+  Corpus corpus = counting_corpus(1000);
+  corpus.vocab_size = 1000;
+  EvaluationConfig config = small_config();
+  config.forgetting_curve.targets = config.forgetting_curve.prefixes = {"random"};
+  const auto task = task_named("forgetting_curve").make(corpus, config, {});
+  const Requests requests = task->requests();
+  const Request request = requests.at(requests.size - 1);
+  ASSERT_EQ(request.about.at("length"), 64);
+  const auto& context = std::get<Score>(request.query).context;
+  const std::vector<int64_t> prefix(context.begin() + 1, context.begin() + 65);
+  EXPECT_NE(prefix, source_named(corpus, "random", 64, config.forgetting_curve.seed).read(0, 64));
+}
+
 TEST(ForgettingCurveTask, ATextNamedTwiceCountsOnce) {
   const Corpus corpus = counting_corpus(1000);
   EvaluationConfig config = small_config();
@@ -229,6 +243,18 @@ TEST(PerPositionLossTask, SlopesAreFittedWithinAndBeyondTheTrainingLength) {
   // The bands: four values at position 128 have the same deviation times log2 of the position.
   const double last = summary.at("series").at("half_width")[127].get<double>();
   EXPECT_NEAR(last, 3.1824 * 0.129099 / 2 * 6.6, 0.05);
+  // Rows that are hardly longer tell nothing of what is beyond.
+  const auto slopes_of = [&](int64_t train_length) {
+    const test::TempDir other;
+    const auto short_rows = task_named("per_position_loss")
+                                .make(corpus, small_config(), {.train_length = train_length});
+    return evaluate(scorer, *short_rows, {.folder = other.path()})
+        .at("metrics")
+        .at("slopes")
+        .size();
+  };
+  EXPECT_EQ(slopes_of(85), 2U);  // 128 is 1.5 times as long
+  EXPECT_EQ(slopes_of(86), 1U);
 }
 
 TEST(PerPositionLossTask, RolledRowsAreTheSameTokensRotated) {
@@ -291,6 +317,23 @@ TEST(Rows, LieInsideDocumentsAndDoNotOverlap) {
     }
   }
   EXPECT_EQ(cut_rows(corpus, {.length = 100, .rows = 4}, "per_position_loss").size(), 4);
+}
+
+TEST(Rows, FewAreFromAllOfTheTextAndBeginByTheSeed) {
+  const Corpus corpus = counting_corpus(1050, {1050});
+  const auto begins = [&](int64_t rows, int64_t seed) {
+    std::vector<int64_t> begins;
+    for (const Row& row :
+         cut_rows(corpus, {.length = 100, .rows = rows, .seed = seed}, "pruning")) {
+      begins.push_back(row.begin);
+    }
+    return begins;
+  };
+  const std::vector<int64_t> all = begins(10, 0);
+  ASSERT_EQ(all.size(), 10U);
+  EXPECT_EQ(begins(2, 0), (std::vector<int64_t>{all[0], all[5]}));
+  EXPECT_EQ(begins(10, 0), all);
+  EXPECT_NE(begins(10, 1), all);
 }
 
 TEST(Rows, TooShortDocumentsNameTheRemedy) {
