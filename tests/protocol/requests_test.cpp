@@ -55,7 +55,7 @@ TEST(ChatRequest, ReadsMessagesAndTheirParts) {
     "messages": [{"role": "system", "content": "s"},
                  {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
                  {"role": "assistant", "content": null}],
-    "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "tools": []})");
+    "max_tokens": 7, "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "tools": []})");
   ASSERT_EQ(request.messages.size(), 3U);
   EXPECT_EQ(request.messages[1].content, "ab");
   EXPECT_EQ(request.messages[2].content, "");

@@ -63,6 +63,11 @@ TEST(ChatResponse, WholeAndInChunks) {
   const auto chunk = chat_chunk_json(kEnvelope, std::span(&choice, 1), {}, true);
   EXPECT_EQ(chunk["choices"][0]["delta"]["role"], "assistant");
   EXPECT_EQ(chunk["choices"][0]["delta"]["content"], "hi");
+  choice.text.clear();
+  const auto role = chat_chunk_json(kEnvelope, std::span(&choice, 1), {}, /*with_role=*/true);
+  EXPECT_EQ(role["choices"][0]["delta"]["content"], "");
+  const auto last = chat_chunk_json(kEnvelope, std::span(&choice, 1), {}, /*with_role=*/false);
+  EXPECT_EQ(last["choices"][0]["delta"], nlohmann::ordered_json::object());
   const std::string event = server_sent_event(chunk);
   EXPECT_TRUE(event.starts_with("data: {"));
   EXPECT_TRUE(event.ends_with("}\n\n"));

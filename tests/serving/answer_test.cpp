@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,57 @@ TEST_F(AnswerTest, ChoicesShareTheScoresOfTheirPrompt) {
   }
   EXPECT_EQ(choices[0].prompt_logprobs->at(2).text_offset, 2);
   EXPECT_EQ(choices[2].prompt_logprobs->at(0).text, "x");
+}
+
+TEST_F(AnswerTest, UsageCountsTheTokenThatEndsATextAndWhatWasReused) {
+  protocol::CompletionRequest request;
+  request.prompts = {"abc", "xy"};
+  const Ask ask = ask_completion(request, model);
+  Answer answer(ask, model);
+  answer.add({.index = 0, .tokens = {scored('c')}, .reused_tokens = 2});
+  answer.add({.index = 0, .finished = generation::FinishReason::kStop, .end = scored('.')});
+  answer.add({.index = 1, .tokens = {scored('d')}, .reused_tokens = 1});
+  EXPECT_EQ(answer.usage().prompt_tokens, 5);
+  EXPECT_EQ(answer.usage().completion_tokens, 3);
+  EXPECT_EQ(answer.usage().cached_tokens, 3);
+}
+
+// Else the shortest would be.
+TEST_F(AnswerTest, TheBestTextIsTheMostProbableByItsTokens) {
+  protocol::CompletionRequest request;
+  request.prompts = {"ab"};
+  request.best_of = 2;
+  const Ask ask = ask_completion(request, model);
+  Answer answer(ask, model);
+  answer.add({.index = 0, .text = "short", .tokens = {{{'s', -1.5F}, {}}}});
+  answer.add({.index = 1, .text = "long", .tokens = {scored('l'), scored('o'), scored('n')}});
+  ASSERT_EQ(answer.choices().size(), 1U);
+  EXPECT_EQ(answer.choices()[0].text, "long");
+}
+
+// Of a completion the API's 16; where less is left, that.
+TEST_F(AnswerTest, TextsEndWhereTheContextDoes) {
+  protocol::CompletionRequest request;
+  request.prompts = {std::string(10, 'a')};
+  EXPECT_EQ(ask_completion(request, model).job.options.max_tokens, 16);
+  model.max_length = 14;
+  EXPECT_EQ(ask_completion(request, model).job.options.max_tokens, 4);
+  const auto refused = [&](std::optional<int64_t> max_tokens) {
+    request.sampling.max_tokens = max_tokens;
+    try {
+      ask_completion(request, model);
+    } catch (const protocol::ApiError& error) {
+      EXPECT_EQ(error.status, 400);
+      EXPECT_EQ(error.code, "context_length_exceeded");
+      return error.param;
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refused(4), "nothing");
+  EXPECT_EQ(refused(5), "prompt");
+  EXPECT_EQ(refused(15), "max_tokens");
+  model.max_length = 10;
+  EXPECT_EQ(refused({}), "prompt");
 }
 
 // The same as `reynard generate --stats`.

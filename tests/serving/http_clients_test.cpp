@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
@@ -202,6 +203,22 @@ TEST(HttpServer, DrainingFinishesWhatRuns) {
   client.join();
   drain.join();
   EXPECT_FALSE(served.client().Get("/health"));
+}
+
+// Who shares requests among servers then asks others.
+TEST(HttpServer, HealthSaysThatAServerEnds) {
+  Served served({}, {}, /*max_length=*/100'000);
+  auto endless = std::make_unique<RawClient>(served.server.port());
+  endless->send(test::post_text(
+      R"({"prompt": "a", "max_tokens": 90000, "ignore_eos": true, "stream": true})"));
+  ASSERT_TRUE(test::eventually([&] { return served.engine.counters().running > 0; }));
+  std::jthread drain([&] { served.server.drain(); });
+  httplib::Client asking = served.client();
+  EXPECT_TRUE(test::eventually([&] {
+    const auto health = asking.Get("/health");
+    return health && health->status == 503;
+  }));
+  endless.reset();
 }
 
 // A client that reads the first byte of an answer which no socket buffers whole, and no more.

@@ -217,6 +217,9 @@ TEST(HttpServer, TooManyConnectionsAreTurnedAway) {
   }));
   const RawClient fourth(served.server.port());
   EXPECT_TRUE(fourth.read_all().starts_with("HTTP/1.1 503"));
+  const auto metrics = watching.Get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_NE(metrics->body.find("reynard_connections_refused_total 1\n"), std::string::npos);
 }
 
 }  // namespace

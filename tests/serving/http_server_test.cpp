@@ -114,6 +114,7 @@ TEST(HttpServer, StreamsAreTheWholeTextInPieces) {
   const auto response = served.client().Post("/v1/completions", request.dump(), "application/json");
   ASSERT_TRUE(response);
   EXPECT_EQ(response->get_header_value("Content-Type"), "text/event-stream");
+  EXPECT_EQ(response->get_header_value("Cache-Control"), "no-cache");
   std::vector<std::string> texts(4), reasons(4);
   std::vector<json> tokens(4, json::array()), offsets(4, json::array());
   const auto append = [](json& list, const json& more) {
@@ -185,6 +186,7 @@ TEST(HttpServer, SmallRoutes) {
   served.complete({{"prompt", "a"}, {"max_tokens", 3}, {"ignore_eos", true}});
   const std::string metrics = client.Get("/metrics")->body;
   EXPECT_NE(metrics.find("reynard_generated_tokens_total 3\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("reynard_requests_rejected_total 1\n"), std::string::npos) << metrics;
 }
 
 TEST(HttpServer, BestOfShowsTheBest) {

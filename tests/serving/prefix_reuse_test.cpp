@@ -240,6 +240,14 @@ TEST_F(FullCacheTest, PagesOfARunningTextCountOnce) {
   running->cancel();
 }
 
+TEST_F(EngineTest, PrefixesGoWhereATextNeedsTheirPages) {
+  Engine engine(decoder, tokenizer, {.max_cache_tokens = 64 * 12, .max_prefix_tokens = 64 * 6});
+  collect(*engine.submit(job_of(std::string(64 * 5, 'd'), 1)), 1);
+  engine.wait_until_idle();
+  EXPECT_GT(engine.counters().cache_pages, 0);
+  EXPECT_EQ(collect(*engine.submit(job_of("a", 64 * 8)), 1).error, "");
+}
+
 TEST_F(FullCacheTest, PrefixesStayWhileATextWaitsForOthers) {
   const auto running = engine.submit(job_of("a", 64 * 25)),
              waiting = engine.submit(job_of("b", 64 * 20));

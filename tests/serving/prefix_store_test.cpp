@@ -74,6 +74,25 @@ TEST_F(PrefixStoreTest, OwnTokensAreThoseThatNoTextHolds) {
   EXPECT_EQ(store.num_own_tokens(), 0);
 }
 
+// Used is what a prompt begins with, and what is read again.
+TEST_F(PrefixStoreTest, TheOldestIsTheOneThatWasUnusedForLongest) {
+  const std::vector<int64_t> first = prompt_of({}, 3, 1), second = prompt_of({}, 3, 2);
+  for (const bool is_read_again : {false, true}) {
+    PrefixStore store(20 * kPage, num_heads);
+    const generation::Sequence text = kept(store, first);
+    kept(store, second);
+    if (is_read_again) {
+      store.add(std::span(first).first(text.state().length()), text.state());
+    } else {
+      const std::vector<int64_t> common(first.begin(), first.begin() + 2 * kPage);
+      EXPECT_EQ(found(store, prompt_of(common, 1, 3)), 2 * kPage);
+    }
+    store.forget_oldest();
+    EXPECT_EQ(found(store, first), 3 * kPage);
+    EXPECT_EQ(found(store, second), 0);
+  }
+}
+
 // Every search looks at the tokens of each. All 38 would have 78 pages together.
 TEST_F(PrefixStoreTest, EntriesThatSharePagesAreLimitedByTheirTokens) {
   constexpr int64_t kCommon = 40, kMost = 80, kEntries = 38, kKept = 16 * kMost / (kCommon + 1);
