@@ -189,6 +189,38 @@ TEST(Listener, ConnectionsStayAsLongAsAnswersPromise) {
   EXPECT_TRUE(old.ends_with("\r\n\r\nabc")) << old;
 }
 
+TEST(Listener, ConnectionsOnWhichNothingComesEnd) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 30}, /*max_connections=*/8);
+  listener.Get("/", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("!", "text/plain");
+  });
+  const Listening listening(listener);
+  for (const std::string request : {"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n"}) {
+    const test::RawClient client(listening.port());
+    client.send(request);
+    EXPECT_EQ(client.read_all().ends_with("!"), !request.empty());
+    char byte = 0;
+    EXPECT_EQ(::recv(client.socket, &byte, 1, MSG_DONTWAIT), 0) << "it is open still";
+  }
+}
+
+// As many as the first answer promises, of which the last one says that it is.
+TEST(Listener, AConnectionHasAThousandRequests) {
+  Listener listener({.keep_alive_seconds = 2, .read_seconds = 5}, /*max_connections=*/8);
+  listener.Get("/", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("!", "text/plain");
+  });
+  const Listening listening(listener);
+  std::string requests;
+  for (int i = 0; i < 1001; ++i) requests += "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string answers = answers_to(listening.port(), requests);
+  int count = 0;
+  for (size_t at = 0; (at = answers.find("HTTP/1.1 200 ", at)) != answers.npos; ++at) ++count;
+  EXPECT_EQ(count, 1000);
+  EXPECT_GT(answers.find("\r\nConnection: close\r\n"), answers.rfind("HTTP/1.1 200 "));
+  EXPECT_NE(answers.find("\r\nConnection: close\r\n"), answers.npos);
+}
+
 TEST(Listener, RefusalsNameWhatIsWrong) {
   Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
   listener.Get("/works", [](const httplib::Request&, httplib::Response& response) {
