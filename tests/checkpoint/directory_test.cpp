@@ -297,6 +297,15 @@ TEST(AtomicFile, TwoOfOnePathShareNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
 }
 
+TEST(CommitFile, LeavesNothingWhereItFails) {
+  const test::TempDir folder;
+  fs::create_directories(folder / "taken/by a folder");
+  test::write_file(folder / "made", "a trace");
+  EXPECT_SAYS(test::error_of([&] { commit_file(folder / "made", folder / "taken"); }),
+              "taken: cannot be written: ");
+  EXPECT_FALSE(fs::exists(folder / "made"));
+}
+
 TEST(AtomicFile, ReplacesFilesOnly) {
   const test::TempDir parent;
   const fs::path pipe = parent / "pipe";  // stands for /dev/null, which root could replace

@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
@@ -90,6 +91,22 @@ TEST(Safetensors, WhatIsWrittenIsReadBitForBit) {
   EXPECT_EQ(written.sha256, sha256_hex_of_file(folder / "all.safetensors"));
   EXPECT_EQ(file.find("nothing"), nullptr);
   EXPECT_THROW(file.read("nothing"), Error);
+}
+
+// Readers map files: an odd number of bytes before wider elements would leave these unaligned.
+TEST(Safetensors, TensorsAreAlignedToTheirElements) {
+  const test::TempDir folder;
+  const auto path = folder / "model.safetensors";
+  write_safetensors(path,
+                    std::vector<NamedTensor>{{"a", at::ones({3}, at::kByte)},
+                                             {"b", at::ones({1}, at::kBFloat16)},
+                                             {"c", at::ones({2})}});
+  const std::string bytes = test::read_file(path);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), 8);
+  for (const TensorInfo& info : SafetensorsFile(path).tensors()) {
+    EXPECT_EQ((8 + header_bytes + info.begin) % c10::elementSize(info.dtype), 0U) << info.name;
+  }
 }
 
 TEST(Safetensors, AgreesWithThePythonPackage) {
