@@ -368,6 +368,7 @@ TEST(Compare, RunsOfOneRecipeAreNoDifferenceAndSetTheMargin) {
   EXPECT_TRUE(seeds.same_recipe);
   EXPECT_FALSE(seeds.differs);  // though its interval is far from 0
   EXPECT_LT(seeds.of.p_value, 0.01);
+  EXPECT_EQ(seeds.adjusted_p_value, 1);  // no question, which others' would pay for
   EXPECT_EQ(sentence_of(seeds, "a 1", "a 2")
                 .find("per_position_loss: no difference between a 1 and a 2: "
                       "one recipe with two seeds, 0."),

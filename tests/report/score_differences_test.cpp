@@ -128,6 +128,31 @@ TEST(ScoreDifferences, AreDrawnInPointsWhicheverRunIsFirst) {
   }
 }
 
+TEST(ScoreDifferences, OfLossesAreDrawnInPercentOfTheFirst) {
+  const test::TempDir folder;
+  std::vector<double> first, second;
+  for (int i = 0; i < 40; ++i) {
+    first.push_back(2 + 0.01 * std::sin(i));
+    second.push_back(2.5 + 0.01 * std::cos(i));
+  }
+  write_samples(folder / "a", "per_position_loss", "loss", first);
+  write_samples(folder / "b", "per_position_loss", "loss", second);
+  const auto runs = read_runs({folder / "a", folder / "b"});
+  const auto figure = difference_figure(compare(runs), runs);
+  ASSERT_TRUE(figure);
+  EXPECT_NEAR(test::rows_with(figure->spec, "mean")[0].at("mean").get<double>(), -25, 0.2);
+}
+
+TEST(ScoreDifferences, AreToldAsWhatTheBetterRunGains) {
+  Difference difference{.task = "passkey", .unit = "points", .differs = true};
+  difference.of = {.mean = -10, .low = -15, .high = -5};
+  EXPECT_EQ(sentence_of(difference, "a", "b"),
+            "passkey: b is better than a by 10.0 points (95 %: 5.0 to 15.0).");
+  difference.of = {.mean = 10, .low = 5, .high = 15};
+  EXPECT_EQ(sentence_of(difference, "a", "b"),
+            "passkey: a is better than b by 10.0 points (95 %: 5.0 to 15.0).");
+}
+
 // A loss of 0 cannot be: what has no percentage is named.
 TEST(ScoreDifferences, LossesWithoutAPercentageAreNamedUnderTheFigure) {
   const test::TempDir folder;
