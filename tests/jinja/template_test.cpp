@@ -40,6 +40,18 @@ TEST(Jinja, ValuesAndOperators) {
   EXPECT_EQ(render("{{ 'a</t>b'.split('</t>')[-1].lstrip() | upper | trim }}"), "B");
   EXPECT_EQ(render("{{ {'k': [1, 'ü\"'], 'n': none} | tojson }}"),
             "{\"k\": [1, \"ü\\\"\"], \"n\": null}");
+  EXPECT_EQ(render("{{ -7.5 % 2 }} {{ 7.5 % -2 }} {{ -7.5 // 2 }}"), "0.5 -0.5 -4.0");
+  EXPECT_EQ(render("{{ 100000000.0 * 100000000.0 }}"), "1e+16");
+  EXPECT_EQ(render("{{ 'y' if namespace() else 'n' }}{{ 'y' if {} else 'n' }}"), "yn");
+}
+
+// What 64 bits do not hold.
+TEST(Jinja, IntegersAtTheirLimits) {
+  const std::string least = "(-9223372036854775807 - 1)";
+  EXPECT_EQ(render("{{ " + least + " % -1 }}"), "0");
+  expect_error("{{ " + least + " // -1 }}", "a number is too large");
+  EXPECT_EQ(render("{{ 'abc'[1::9223372036854775807] }}"), "b");
+  EXPECT_EQ(render("{{ 'abc'[1::-9223372036854775807] }}"), "b");
 }
 
 // As Transformers renders them.
@@ -55,6 +67,12 @@ TEST(Jinja, FiltersAndMethodsAreThoseOfTransformers) {
   EXPECT_EQ(render("{{ ['a', 'A', 'b', 1] | unique | join(',') }} "
                    "{% for k, v in {'B': 1, 'a': 2} | dictsort %}{{ k }}{% endfor %}"),
             "a,b,1 aB");
+  EXPECT_EQ(render("{{ '' | default('x') }}|{{ '' | default('x', true) }}|"
+                   "{{ '' | default('x', boolean=true) }}|{{ y | default('x') }}"),
+            "|x|x|x");
+  EXPECT_EQ(render("{{ 'a b c'.split(' ', -1) | join('|') }} {{ {'a': 1}.get('b') }} "
+                   "{{ {'a': 1}.get('b', 2) }}"),
+            "a|b|c None 2");
   EXPECT_EQ(render("{{ {'a': 'é'} | tojson(4) }} {{ ['é😀'] | tojson(true, 1) }} "
                    "{{ [1, {}] | tojson(indent=1) }}"),
             R"({"a": "\u00e9"} [)"
@@ -211,6 +229,12 @@ TEST(Jinja, MacrosSeeTheirParametersAndWhatIsAroundThem) {
       "{% set n = namespace() %}{% for x in [1] %}{% macro h() %}{{ x }}{% endmacro %}"
       "{% set n.f = h %}{% endfor %}{% set g = n.f %}{{ g() }}",
       "the macro h belongs to a part of the template that has ended");
+}
+
+// Only calls inside each other are limited.
+TEST(Jinja, MacrosAreCalledManyTimes) {
+  EXPECT_EQ(render("{% macro m() %}x{% endmacro %}{% for i in range(100) %}{{ m() }}{% endfor %}"),
+            std::string(100, 'x'));
 }
 
 TEST(Jinja, MapsHaveTextsForKeysAndEachOnce) {
