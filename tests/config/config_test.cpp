@@ -1,5 +1,6 @@
 #include "reynard/config/config.h"
 
+#include "reynard/config/nearest_key.h"
 #include "reynard/tensor/error.h"
 #include "tests/support/errors.h"
 #include "tests/support/files.h"
@@ -203,6 +204,21 @@ TEST(Config, SuggestsTheRightSection) {
             "a.toml:1: num_heads is not a known key; did you mean model.num_heads?");
   EXPECT_EQ(error_of("[[trials]]\nnam = \"x\"\n"),
             "a.toml:2: trials[0].nam is not a known key; did you mean trials[].name?");
+}
+
+TEST(Config, OfTwoNearKeysSuggestsTheOneInTheNearerSection) {
+  const std::vector<std::string> known{"model.dropout", "memory.dropout", "model.width"};
+  EXPECT_EQ(config::nearest_key("memry.dropout", known), "memory.dropout");
+  EXPECT_EQ(config::nearest_key("modl.dropout", known), "model.dropout");
+}
+
+TEST(Config, EachProblemIsSaidOnce) {
+  config::Problems problems;
+  for (int i = 0; i < 2; ++i) problems.add("a.toml:1", "width", "must be > 0");
+  problems.add("a.toml:2", "width", "must be > 0");
+  EXPECT_EQ(
+      problems.lines(),
+      (std::vector<std::string>{"a.toml:1: width must be > 0", "a.toml:2: width must be > 0"}));
 }
 
 TEST(Config, NamesTheWholeKeyOfAnUnknownSection) {
