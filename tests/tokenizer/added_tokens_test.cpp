@@ -1,6 +1,7 @@
 // Tokens beside the vocabulary: which ones the files of a folder add, and where they are found.
 // The ids are those of Transformers for folders of the same shape.
 
+#include "reynard/tokenizer/added_tokens.h"
 #include "reynard/tokenizer/saved_tokenizer.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "tests/support/errors.h"
@@ -347,6 +348,37 @@ TEST(AddedTokens, CopiesThatEscapeBeginTextsOnce) {
        {{"<|endoftext|>",
          {{"id", "<|endoftext|>"}, {"ids", {kEnd}}, {"tokens", {"<|endoftext|>"}}}}}}};
   expect_once(contents.add("tokenizer.json", with_template), kEnd);
+}
+
+TEST(AddedTokens, AWordIsFoundWhereNoOtherTouchesIt) {
+  tokenizer::TokenFinder finder;
+  finder.add("tag", {.content = "tag", .id = 5, .single_word = true});
+  finder.add("tag", {.content = "tag", .id = 6});  // the first of equals counts
+  const auto count = [&](std::string_view text) {
+    int64_t found = 0;
+    finder.split(text, [&](std::string_view /*part*/, int32_t id) {
+      EXPECT_TRUE(id == 5 || id == -1) << id;
+      found += id == 5 ? 1 : 0;
+    });
+    return found;
+  };
+  EXPECT_EQ(count("tag a tag. (tag)"), 3);
+  EXPECT_EQ(count("atag"), 0);
+  EXPECT_EQ(count("taga"), 0);
+  EXPECT_EQ(count("étag tagé"), 0);
+}
+
+// A cut between a word and a space would leave the space to the next part.
+TEST(AddedTokens, TextIsCutWhereTokensTakeNoSpaces) {
+  const auto keeps_word_ends = [](const std::string& text, tokenizer::AddedToken token) {
+    tokenizer::TokenFinder finder;
+    finder.add(text, token);
+    return finder.keeps_word_ends();
+  };
+  EXPECT_TRUE(keeps_word_ends("tag", {}));
+  EXPECT_FALSE(keeps_word_ends("tag", {.rstrip = true}));
+  EXPECT_TRUE(keeps_word_ends("<tag>", {.rstrip = true}));
+  EXPECT_FALSE(keeps_word_ends("a tag", {}));
 }
 
 // Tokens of white space that tokens before them took already.

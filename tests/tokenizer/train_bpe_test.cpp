@@ -2,6 +2,7 @@
 
 #include "reynard/tokenizer/byte_alphabet.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
@@ -82,6 +83,22 @@ TEST(TrainBpe, JoinsThePairThatIsMostFrequent) {
   const auto id = [](char c) { return byte_ids(std::string(1, c))[0]; };
   // "he" occurs 5 times, "the" 4 times, " the" 3 times.
   EXPECT_EQ(merges, (Merges{{id('h'), id('e')}, {id('t'), 256}, {id(' '), 257}}));
+}
+
+// "ab" takes four of the ten "bc", of which six are left.
+TEST(TrainBpe, PairsThatBecameRarerHaveTheirTurn) {
+  std::vector<std::string> texts(4, " abc");
+  texts.insert(texts.end(), 8, " ab");
+  texts.insert(texts.end(), 6, "bc");
+  const PieceCounts counts = counts_of(texts);
+  EXPECT_EQ(tokenizer::learn_merges(counts, {.num_merges = 4}), learnt_naively(counts, 4, 2));
+}
+
+TEST(TrainBpe, TokensOfBytesAreNotSpecial) {
+  EXPECT_SAYS(test::error_of([] {
+                tokenizer::check_special_tokens({"<pad>", "a"});
+              }),
+              "--special a: is the token of a byte; give another, such as <|a|>");
 }
 
 TEST(TrainBpe, EqualsTheDefinition) {
