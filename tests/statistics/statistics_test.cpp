@@ -108,6 +108,7 @@ TEST(Holm, StepsDownAndStaysMonotone) {
   EXPECT_DOUBLE_EQ(adjusted[2], 0.09);
   EXPECT_DOUBLE_EQ(adjusted[0], 0.09);
   EXPECT_DOUBLE_EQ(adjusted[3], 0.9);
+  EXPECT_EQ(holm_adjusted(std::vector<double>{0.6, 0.8}), (std::vector<double>{1, 1}));
 }
 
 TEST(SignTest, IsThatOfFairCoins) {

@@ -300,6 +300,22 @@ TEST(SavedRun, AnOldCheckpointThatStaysIsNoError) {
   EXPECT_EQ(checkpoint::list_checkpoints(folder.path()).size(), 1U);
 }
 
+// Going on from it would never end well; those before it stay.
+TEST(SavedRun, WeightsThatAreNotFiniteAreNotSaved) {
+  const test::TempDir folder;
+  Experiment experiment = tiny_experiment();
+  experiment.training.keep_checkpoints = 1;
+  const auto trainer = tiny_trainer(experiment);
+  trainer->step();
+  save_checkpoint(*trainer, folder.path(), {});
+  trainer->step();
+  break_model(*trainer);
+  EXPECT_SAYS(test::error_of([&] { save_checkpoint(*trainer, folder.path(), {}); }),
+              "a weight is not finite after step 2; the last checkpoint is intact");
+  EXPECT_EQ(checkpoint::list_checkpoints(folder.path()),
+            std::vector{checkpoint::checkpoint_folder(folder.path(), 1)});
+}
+
 TEST(Trainer, RestoreRejectsAForeignState) {
   const auto trainer = tiny_trainer(tiny_experiment());
   const auto error = [&](const nlohmann::json& counters) {
