@@ -1,5 +1,6 @@
 // Tokens of several sequences written by one call, against sequences that are appended to alone.
 
+#include "reynard/attention/bias.h"
 #include "reynard/attention/cache.h"
 #include "reynard/attention/part_kernels.h"
 #include "tests/support/attention_inputs.h"
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -101,6 +103,19 @@ TEST(PageWrite, TakesSeveralSequences) {
                            of_pages(expected[s], expected_pool->masses()));
     }
   }
+}
+
+// Shut gates are clamped as those of a whole sequence are: sums stay finite.
+TEST(PageWrite, SumsAreThoseOfTheWholeSequence) {
+  test::AttentionInputs in = test::random_inputs(
+      {.B = 1, .Tq = 150, .Tk = 150, .H = kHeads, .G = kKeyHeads, .D = kHeadDim});
+  in.log_gate.select(1, 60).fill_(-std::numeric_limits<float>::infinity());
+  in.log_gate.select(1, 100).fill_(-1e30);
+  LayerCache cache(grouped_pool(), kKeyHeads);
+  append_part(cache, in, 0, 100);
+  append_part(cache, in, 100, 150);
+  EXPECT_TENSORS_NEAR(
+      cache.gather_sums(0, kKeyHeads).cpu(), gate_sums(in.log_gate.cpu())[0], 1e-9, 0);
 }
 
 }  // namespace

@@ -25,5 +25,22 @@ TEST(AttentionStatistics, CountsTilesOf128By64) {
   EXPECT_THROW(attention_statistics(start, first, 300, 300), Error);
 }
 
+// Tiles at the edges count in full, their products by what lies within.
+TEST(AttentionStatistics, WeighTilesAtTheEdgesBySize) {
+  const at::Tensor start = at::tensor({0, 128}, at::kInt).reshape({1, 1, 2});
+  const AttentionStatistics edges = attention_statistics(start, {}, 200, 200);
+  EXPECT_DOUBLE_EQ(edges.pruned_tiles[0].item<double>(), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(edges.pruned_flops[0].item<double>(), 72.0 * 128 / (128 * 128 + 72 * 200));
+}
+
+// The second row's second block begins a document: its tiles 0 and 1 are empty, not pruned.
+TEST(AttentionStatistics, CountTheRowsOfABatch) {
+  const at::Tensor start = at::tensor({0, 128, 0, 128}, at::kInt).reshape({2, 1, 2});
+  at::Tensor first = at::zeros({2, 256}, at::kInt);
+  first[1].slice(0, 128).fill_(128);
+  EXPECT_DOUBLE_EQ(attention_statistics(start, first, 256, 256).pruned_tiles[0].item<double>(),
+                   2.0 / 10);
+}
+
 }  // namespace
 }  // namespace reynard::attention
