@@ -74,6 +74,14 @@ TEST(Llama, RopeScaling) {
   const json yarn = {{"rope_type", "yarn"}, {"original_max_position_embeddings", 100}};
   EXPECT_EQ(read(yarn).rope_scaling.factor, 4);  // of the two lengths
   EXPECT_NEAR(read(yarn).rope_scaling.attention_factor, 0.1 * std::log(4) + 1, 1e-12);
+  EXPECT_EQ(read(yarn).rope_scaling.beta_fast, 32);
+  EXPECT_EQ(read(yarn).rope_scaling.beta_slow, 1);
+  json beside = llama_config();  // the key of the file itself comes first, as in transformers
+  beside.update({{"max_position_embeddings", 400}, {"original_max_position_embeddings", 50}});
+  beside["rope_scaling"] = yarn;
+  EXPECT_EQ(read_config(find_family("llama", "test"), beside, "config.json")
+                .attention.rope_scaling.original_length,
+            50);
   const json llama3 = {
       {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
   EXPECT_EQ(read(llama3).rope_scaling.original_length, 400);
@@ -188,6 +196,23 @@ TEST(Fox, MessagesNameTheKeysOfTheExtension) {
 }
 
 // Nothing there is left unread: who wrote it expects an effect.
+// The initial bias of a full gate is among the weights; the layout's readers refuse decay times of
+// one.
+TEST(Fox, DecayTimesAreWrittenOfDataIndependentGatesOnly) {
+  DecoderConfig config = test::small_config();
+  config.attention.decay_time_min = 2;
+  config.attention.decay_time_max = 30;
+  for (const ForgetGate gate : {ForgetGate::kFull, ForgetGate::kDataIndependent}) {
+    config.attention.forget_gate = gate;
+    const auto written =
+        write_config(find_family("forgetting_transformer-project_fox", "test"), config);
+    const bool has_times = gate == ForgetGate::kDataIndependent;
+    EXPECT_EQ(written["fgate_bias_init"], has_times);
+    EXPECT_EQ(written["decay_time_min"], has_times ? json(2.0) : json());
+    EXPECT_EQ(written["decay_time_max"], has_times ? json(30.0) : json());
+  }
+}
+
 TEST(Families, WhatIsOursInConfigJsonIsReadOrRefused) {
   const auto error = [](const json& extension) {
     json config = llama_config();
@@ -272,6 +297,38 @@ TEST(Families, AnAbsentSlidingWindowIsTheDefaultAndNullIsNone) {
     EXPECT_EQ(window(layout, json::object()), 4096) << layout;
     EXPECT_EQ(window(layout, {{"sliding_window", nullptr}}), 0) << layout;
     EXPECT_EQ(window(layout, {{"sliding_window", 5}}), 5) << layout;
+  }
+}
+
+TEST(Families, AbsentKeysHaveThePublishedDefaults) {
+  const auto read = [](const char* layout, const json& changes = json::object()) {
+    json config = llama_config();
+    config["num_key_value_heads"] = 2;
+    config["num_heads"] = 4;  // of FoX layouts
+    config.update(changes);
+    return read_config(find_family(layout, "test"), config, "config.json");
+  };
+  for (const char* layout : {"llama", "mistral", "qwen2", "qwen3"}) {
+    EXPECT_EQ(read(layout).norm_eps, 1e-6) << layout;
+    EXPECT_FALSE(read(layout).tie_embeddings) << layout;
+  }
+  EXPECT_EQ(read("qwen3").head_dim(), 128);
+  EXPECT_EQ(read("qwen3").attention.qk_norm_eps, 1e-6);
+  const json windowed = {{"use_sliding_window", true}, {"sliding_window", 5}};
+  json deep = windowed;
+  deep["num_hidden_layers"] = 29;
+  EXPECT_EQ(read("qwen2", windowed).attention.window, 0);  // the first 28 layers have none
+  EXPECT_THROW(read("qwen2", deep), Error);
+  const DecoderConfig long_llama = read("longllama", {{"mem_layers", {0}}});
+  EXPECT_EQ(long_llama.memory.window, 2048);
+  EXPECT_EQ(long_llama.memory.last_context, 1024);
+  EXPECT_TRUE(long_llama.memory.positions);
+  for (const char* layout : {"forgetting_transformer-project_fox", "transformer-project_fox"}) {
+    const DecoderConfig fox = read(layout, {{"intermediate_size", nullptr}});
+    EXPECT_EQ(fox.hidden_ratio, 4) << layout;
+    EXPECT_EQ(fox.norm_eps, 1e-6) << layout;
+    EXPECT_EQ(fox.attention.rope_base, 500000) << layout;
+    EXPECT_EQ(fox.attention.rope, layout == std::string("transformer-project_fox"));
   }
 }
 

@@ -90,6 +90,7 @@ TEST(Configs, ImpossibleMemoriesAreRefused) {
     EXPECT_THROW(Decoder decoder(config), Error);
   };
   refused([](DecoderConfig& c) { c.memory.layers = {3}; });
+  refused([](DecoderConfig& c) { c.memory.layers = {2, 2}; });
   refused([](DecoderConfig& c) { c.memory.last_context = 17; });
   refused([](DecoderConfig& c) { c.attention.window = 4; });
   refused([](DecoderConfig& c) { c.memory.decay = MemoryDecay::kDistance; });

@@ -122,6 +122,13 @@ TEST(Decoder, RejectsImpossibleConfigs) {
                  c.attention.rope = true;
                }),
                "must be even");
+  expect_error(with([](auto& c) {
+                 c.attention.rope = true;
+                 c.attention.rope_base = 1;
+                 c.attention.rope_scaling = {
+                     .type = ops::RotaryScalingType::kYarn, .factor = 2, .original_length = 64};
+               }),
+               "must be > 1 for yarn");
   expect_error(with([](auto& c) { c.mixer = "mamba7"; }), "\"mamba7\" is not a mixer");
   expect_error(with([](auto& c) { c.hidden_act = "gelu"; }), "hidden_act");
   expect_error(with([](auto& c) { c.attention.forget_gate = ForgetGate::kFixed; }), "decay_time");
