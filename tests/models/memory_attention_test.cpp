@@ -261,7 +261,8 @@ TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
                                  "shift_no_memory",
                                  "best",
                                  "capacity",
-                                 "gates"}) {
+                                 "gates",
+                                 "decays"}) {
     DecoderConfig config = longllama(16, 0, 2);
     if (kind.starts_with("shift_")) config.num_layers = 4;
     const int64_t last = config.num_layers - 1;
@@ -272,7 +273,8 @@ TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
     config.attention.value_shift = kind.starts_with("shift_");
     if (kind == "best") config.memory.top_k = 5;
     if (kind == "capacity") config.memory.capacity = 20;
-    if (kind == "gates") config.attention.forget_gate = ForgetGate::kFull;
+    if (kind == "gates" || kind == "decays") config.attention.forget_gate = ForgetGate::kFull;
+    if (kind == "decays") config.memory.decay = MemoryDecay::kDistance;
     Decoder decoder = memory_decoder(config);
     if (kind == "shift_no_memory") decoder.set_memory_limits(Decoder::kNoMemory, 0);
     const at::Tensor tokens = random_tokens(160);

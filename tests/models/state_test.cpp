@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 
 namespace reynard::models {
 namespace {
@@ -74,6 +75,38 @@ TEST(SequenceState, ReadsItsGateSumsWithoutKeys) {
   EXPECT_TRUE(sums[0].equal(state.cache(1).gather(0).sums[0]));
   constexpr auto kKeyBytes = static_cast<int64_t>(kTokens * kHeads * kHeadDim * sizeof(float));
   EXPECT_LT(bytes, kKeyBytes);
+}
+
+// A window of W sees its own token and W - 1 before it: of 128 tokens read the last one still needs
+// the first page where W is 66 and no longer where it is 65.
+TEST(SequenceState, PagesLeftOfTheWindowAreFreed) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [window, freed] : {std::pair{65, 1}, {66, 0}}) {
+    DecoderConfig config = config_with_shift();
+    config.attention.window = window;
+    Decoder decoder(config, /*seed=*/1);
+    SequenceState state(decoder, make_page_pool(decoder));
+    const std::array<SequenceState*, 1> states = {&state};
+    decoder.hidden(at::full({128}, 3, at::kLong), at::zeros({1}, at::kLong), states);
+    EXPECT_EQ(decoder.evict(states, /*log_tolerance=*/0), freed * 4) << window;  // layers, heads
+  }
+}
+
+TEST(SequenceState, CountsTheBytesOfItsPages) {
+  DecoderConfig config = config_with_shift();
+  config.attention.num_heads = 4;
+  config.attention.num_kv_heads = 2;
+  Decoder decoder(config, /*seed=*/1);
+  const at::NoGradGuard no_grad;
+  SequenceState read(decoder, make_page_pool(decoder));
+  const std::array<SequenceState*, 1> states = {&read};
+  decoder.hidden(at::full({100}, 3, at::kLong), at::zeros({1}, at::kLong), states);
+  const attention::PagePool& pool = *read.cache(0).pool();
+  const CacheUse use = read.cache_use();
+  const auto all =
+      static_cast<int64_t>(pool.keys().nbytes() + pool.values().nbytes() + pool.sums().nbytes());
+  EXPECT_EQ(use.page_bytes, all / pool.keys().size(0));
+  EXPECT_EQ(use.bytes_kept(), 2 * 2 * 2 * use.page_bytes);  // layers, heads, pages
 }
 
 }  // namespace
