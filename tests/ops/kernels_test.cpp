@@ -184,6 +184,10 @@ TEST_P(Kernels, NormsLeaveGradientsThatOthersHold) {
   torch::autograd::backward({sum.normed, sum.residual, gated_rms_norm(x, gate, weight, 1e-5, 3)},
                             {held, held, held});
   EXPECT_BITWISE_EQUAL(held, copy);
+  // As parts of it.
+  const at::Tensor both = at::cat({held, held}), whole = both.clone();
+  at::cat({rms_norm(x, weight, 1e-5), rms_norm(gate, weight, 1e-5)}).backward(both);
+  EXPECT_BITWISE_EQUAL(both, whole);
 }
 
 TEST_P(Kernels, ShiftWithinBudget) {

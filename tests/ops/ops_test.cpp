@@ -271,6 +271,43 @@ TEST(Rotary, Scaled) {
   EXPECT_THROW(rotary(at::ones({1, 1, 2}), indices({0}), 100, dynamic), Error);
 }
 
+// Where the ramp of yarn leaves the pairs: slow ones that turn once within the original length only
+// beyond the last pair (at 2 half - 1 it is cut), and none that turn as often at all.
+TEST(Rotary, YarnRampsEndBesideThePairs) {
+  const at::Tensor one = indices({1});
+  const auto kept = [&](double base, int64_t length, double beta_fast) {
+    const RotaryScaling yarn{.type = RotaryScalingType::kYarn,
+                             .factor = 4,
+                             .original_length = length,
+                             .beta_fast = beta_fast};
+    const at::Tensor plain = rotary_angles(one, 4, base, {});
+    return ((rotary_angles(one, 4, base, yarn) / plain - 0.25) / 0.75).to(at::kDouble).flatten();
+  };
+  // 4 ln(500 / (10 2 pi)) / ln 10 = 3.6, so from pair 3, and 7.6 to pair 7.
+  EXPECT_TENSORS_NEAR(kept(10, 500, 10), tensor({1, 1, 1, 1}, {4}), 1e-5, 0);
+  // 4 ln(500 / (79.58 2 pi)) / ln 10 = 0: shares of sevenths.
+  EXPECT_TENSORS_NEAR(
+      kept(10, 500, 79.6), tensor({1, 6.0 / 7, 5.0 / 7, 4.0 / 7}, {4}).to(at::kDouble), 1e-5, 0);
+  EXPECT_TENSORS_NEAR(kept(10000, 5, 32), tensor({1, 0, 0, 0}, {4}), 1e-5, 0);
+}
+
+// Tables of cosines and sines are kept: those of each base and scaling for itself.
+TEST(Rotary, TurnsInF32AreThoseInF64) {
+  using Type = RotaryScalingType;
+  const at::Tensor x = random_normal({3, 2, 8}, 1), positions = indices({0, 5, 90});
+  for (const double base : {100.0, 1000.0}) {
+    for (const RotaryScaling& scaling :
+         {RotaryScaling{},
+          RotaryScaling{.type = Type::kLinear, .factor = 3},
+          RotaryScaling{.type = Type::kLinear, .factor = 4},
+          RotaryScaling{.type = Type::kYarn, .factor = 4, .original_length = 50}}) {
+      const at::Tensor narrow = rotary(
+          test::on_test_device(x.to(at::kFloat)), test::on_test_device(positions), base, scaling);
+      EXPECT_TENSORS_NEAR(narrow.cpu(), rotary(x, positions, base, scaling), 1e-4, 0);
+    }
+  }
+}
+
 TEST(Rotary, Gradients) {
   const auto turn = [](const std::vector<at::Tensor>& in) {
     return rotary(in[0], indices({0, 1, 7}), 1000);
@@ -282,6 +319,7 @@ TEST(Rotary, Rejects) {
   EXPECT_THROW(rotary(at::ones({2, 1, 3}), indices({0, 1}), 100), Error);
   EXPECT_THROW(rotary(at::ones({2, 1, 4}), indices({0}), 100), Error);
   EXPECT_THROW(rotary(at::ones({2, 1, 4}), indices({0, 1}), 0), Error);
+  EXPECT_THROW(rotary(at::ones({2, 1, 4}), indices({0, -1}), 100), Error);
 }
 
 TEST(GatedAct, MultipliesTheActivatedGate) {
