@@ -304,6 +304,21 @@ TEST_F(EvictionOfAModel, TextsGoBackToPageEnds) {
   EXPECT_GT(generator.num_evicted(), evicted);
 }
 
+// A prompt's last chunk is searched with the first token behind it, wherever its pages end.
+TEST_F(EvictionOfAModel, TheFirstTokenFreesPagesOfTheLastChunk) {
+  Generator generator(decoder, {.chunk_tokens = 900});
+  const at::Tensor ids = at::randint(48, {900}, at::kLong);
+  const auto* first = ids.const_data_ptr<int64_t>();
+  Sequence text = generator.start({first, first + 900}, {.max_tokens = 3});
+  while (!text.is_prefilled()) generator.prefill(text);
+  EXPECT_EQ(generator.num_evicted(), 0);
+  generator.step(std::array{&text});
+  const int64_t evicted = generator.num_evicted();
+  EXPECT_GT(evicted, 0);
+  generator.step(std::array{&text});
+  EXPECT_EQ(generator.num_evicted(), evicted) << "no page ended";
+}
+
 // Sums of gates go on from the last token, which no later one sees.
 TEST(Eviction, AWindowOfOneTokenKeepsTheLastPage) {
   models::DecoderConfig config = test::small_config();

@@ -364,6 +364,13 @@ TEST(Generator, ForksAreTextsOfTheirOwn) {
   EXPECT_NE(tokens_of(forks[0]), tokens_of(forks[1]));
 }
 
+TEST(Generator, ForksOfATextWithoutTokensAreFinished) {
+  models::Decoder decoder(small_config(), /*seed=*/9);
+  Generator generator(decoder);
+  const Sequence root = generator.start({1, 2, 3}, {.max_tokens = 0});
+  EXPECT_EQ(root.fork(1).finished(), FinishReason::kLength);
+}
+
 // Texts of one prompt share its scores; one that was forked before its end reads on for itself.
 TEST(Generator, ForksShareTheScoresOfTheirPrompt) {
   models::Decoder decoder(small_config(), 1, test::test_device());
@@ -435,7 +442,10 @@ TEST(Generator, RightGuessesAreCounted) {
                           {{a, b, c, e, a}, 9, {d}, {b, c}, 3, 2},
                           {{a, b, e, d, a}, 9, {}, {b, c}, 3, 1},
                           {{a, b, e, d, a}, 9, {b}, {}, 3, 1},
-                          {{a, e, c, d, a}, 9, {b}, {}, 3, 0}}) {
+                          {{a, e, c, d, a}, 9, {b}, {}, 3, 0},
+                          // The last occurrence, and that of three tokens before that of two.
+                          {{a, d, a, b, c, a}, 9, {}, {b, c, d}, 3, 2},
+                          {{d, e, a, b, c, e, a, d, d, e, a}, 9, {}, {b, c, d}, 3, 2}}) {
     Generator generator(decoder);
     Sequence text = generator.start(
         one.prompt, {.max_tokens = one.max_tokens, .stop = one.stop, .lookup_tokens = 3});

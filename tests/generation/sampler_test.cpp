@@ -52,6 +52,10 @@ TEST(Sampler, TemperaturesNearZeroAreGreedy) {
   const double always = std::numeric_limits<double>::infinity();
   Sampler biased({.logit_bias = {{0, always}}, .temperature = 1, .seed = 1});
   for (int i = 0; i < 20; ++i) EXPECT_EQ(biased.next(kLogits), 0);
+  Sampler of_two({.logit_bias = {{0, always}, {3, always}}, .temperature = 1, .seed = 1});
+  std::set<int64_t> ids;
+  for (int i = 0; i < 20; ++i) ids.insert(of_two.next(kLogits));
+  EXPECT_EQ(ids, (std::set<int64_t>{0, 3}));
 }
 
 std::set<int64_t> drawn(const SamplerOptions& options) {
@@ -74,6 +78,17 @@ TEST(Sampler, LimitsKeepOnlyTheMostProbable) {
   EXPECT_EQ(drawn({.temperature = 1, .min_p = 1}), Ids{1});
   // Of the two that top_k leaves, 1 has 0.73.
   EXPECT_EQ(drawn({.temperature = 1, .top_k = 2, .top_p = 0.7}), Ids{1});
+}
+
+// Two of four have half of the probability.
+TEST(Sampler, OfEqualTokensTheFirstStayWithinTheLimits) {
+  for (const SamplerOptions& options : {SamplerOptions{.temperature = 1, .top_k = 2},
+                                        SamplerOptions{.temperature = 1, .top_p = 0.5}}) {
+    Sampler sampler(options);
+    std::set<int64_t> ids;
+    for (int i = 0; i < 100; ++i) ids.insert(sampler.next(at::zeros({4})));
+    EXPECT_EQ(ids, (std::set<int64_t>{0, 1}));
+  }
 }
 
 TEST(Sampler, TopKKeepsTheShares) {

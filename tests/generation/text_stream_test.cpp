@@ -154,6 +154,8 @@ TEST(TextStream, StopStringsEndTheTextBeforeThem) {
   EXPECT_EQ(pieces("ENE", {"END"}), (Pieces{"", "", "EN", "E"}));
   EXPECT_EQ(joined(pieces("aabaac", {"aac"})), "aab");
   EXPECT_EQ(joined(pieces("x\n\ny", {"zz", "\n\n", "\n\ny"})), "x");
+  EXPECT_EQ(joined(pieces("xaby", {"ab", "b"})), "x");  // both end with one character
+  EXPECT_EQ(joined(pieces("xaby", {"b", "ab"})), "x");
   EXPECT_EQ(joined(pieces("\xc3\xa9\xc3\xa9", {"\xc3\xa9\xc3\xa9"})), "");
 }
 
