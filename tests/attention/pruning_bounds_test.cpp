@@ -93,7 +93,7 @@ TEST(Pruning, APartWithoutGatesTakesNoShareOfTheTolerance) {
 
 // The keys that are counted are those of a query's own document.
 TEST(Pruning, DocumentsOfAPackArePrunedAsTheyAreAlone) {
-  constexpr int64_t kFirst = 768, kSecond = 640, kHeads = 16;
+  constexpr int64_t kFirst = 1024, kSecond = 384, kHeads = 16;
   const AttentionShape shape = {
       .B = 1, .Tq = kFirst + kSecond, .Tk = kFirst + kSecond, .H = kHeads, .G = 1, .D = 16};
   AttentionInputs in = test::random_inputs(shape);
