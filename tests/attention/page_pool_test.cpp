@@ -53,6 +53,7 @@ TEST(PagePool, GivesEveryPageOnce) {
   EXPECT_EQ(pages.size(), 20U);
   EXPECT_EQ(*pages.begin(), 0);
   EXPECT_EQ(*pages.rbegin(), 19);
+  EXPECT_EQ(pool.keys().size(0), 20) << "memory beyond max_pages";
   EXPECT_THROW(pool.allocate(), Error);
   for (const int32_t page : {3, 17, 4}) pool.release(page);
   EXPECT_EQ(pool.allocate(2), 3);
