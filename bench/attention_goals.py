@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of goals of docs/performance-cuda.md from results of `reynard bench attention --device cuda --peers`.
+"""Prints the table of goals of docs/performance.md from results of `reynard bench attention --device cuda --peers`.
 
 usage: attention_goals.py [--results FOLDER] [--check DOCUMENT]
 
