@@ -11,22 +11,53 @@ namespace reynard::config {
 
 using nlohmann::json;
 
+namespace {
+
+// A text that should be an object of plain values. Of one that stops being JSON its begin.
+struct FlatObject {
+  json members;  // is_discarded(): the text is no JSON
+  bool is_flat = false;
+  std::string first_key;
+  json first_value;
+};
+
+FlatObject parse(std::string_view text) {
+  FlatObject parsed;
+  // Messages print values, and printing recurses: what is nested is never kept.
+  int brackets = 0;
+  int keys = 0;
+  const auto keep = [&](int, json::parse_event_t event, json& value) {
+    using Event = json::parse_event_t;
+    if (event == Event::object_start || event == Event::array_start) ++brackets;
+    if (event == Event::key && ++keys == 1) parsed.first_key = value.get<std::string>();
+    if (event == Event::value && keys == 1 && brackets == 1) parsed.first_value = value;
+    return brackets <= 1;
+  };
+  parsed.members = json::parse(text, keep, /*allow_exceptions=*/false);
+  parsed.is_flat = parsed.members.is_object() && brackets == 1;
+  return parsed;
+}
+
+}  // namespace
+
+bool has_format(std::string_view bytes, std::string_view format) {
+  const FlatObject header = parse(bytes);
+  return header.first_key == "format" && header.first_value == format;
+}
+
 FlatHeader::FlatHeader(std::string_view bytes, std::filesystem::path path, const FileKind& kind)
     : path_(std::move(path)) {
-  if (!bytes.starts_with(fmt::format(R"({{"format":"{}")", kind.format))) {
+  FlatObject header = parse(bytes);
+  if (header.first_key != "format" || header.first_value != kind.format) {
+    if (header.is_flat && header.members.value("format", json()) == kind.format) {
+      fail("header: \"format\" is not its first member");
+    }
     fail(fmt::format("is not a {}; {}", kind.name, kind.remedy));
   }
-  // Messages print values, and printing recurses: what is nested is never kept.
-  int depth = 0;
-  const auto is_flat = [&](int, json::parse_event_t event, json&) {
-    depth +=
-        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
-    return depth <= 1;
-  };
-  json_ = json::parse(bytes, is_flat, /*allow_exceptions=*/false);
-  if (!json_.is_object() || depth != 1) {
-    fail(fmt::format("the {}'s header is not valid JSON; {}", kind.name, kind.remedy));
+  if (!header.is_flat) {
+    fail(fmt::format("the {}'s header is not valid JSON, or nested; {}", kind.name, kind.remedy));
   }
+  json_ = std::move(header.members);
 }
 
 void FlatHeader::fail(std::string_view what) const {

@@ -1,5 +1,6 @@
 #pragma once
-// The header of this project's binary files: one JSON object without nesting, padded with blanks.
+// The header of this project's binary files: one JSON object without nesting whose first member is
+// "format", padded with blanks.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,6 +17,9 @@ struct FileKind {
   std::string_view name;    // "token file"
   std::string_view remedy;  // "make one with `reynard prepare`"
 };
+
+// Whether bytes begin as the header of a file of this format. What follows may be no JSON.
+bool has_format(std::string_view bytes, std::string_view format);
 
 // Every function throws reynard::Error, naming the file, for what does not fit.
 class FlatHeader {

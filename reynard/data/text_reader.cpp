@@ -1,9 +1,11 @@
 #include "reynard/data/text_reader.h"
 
+#include "reynard/config/flat_header.h"
 #include "reynard/config/json_file.h"
 #include "reynard/data/byte_stream.h"
 #include "reynard/data/dialogue.h"
 #include "reynard/data/random.h"
+#include "reynard/data/token_file.h"
 #include "reynard/tokenizer/unicode.h"
 #include "reynard/tokenizer/utf8.h"
 
@@ -22,7 +24,6 @@ namespace {
 constexpr size_t kTextBlockBytes = 1 << 20;
 constexpr size_t kMaxLineBytes = size_t{1} << 30;  // of a .jsonl file: it is held in memory
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-constexpr std::string_view kTokenFileBegin = R"({"format":"reynard-tokens")";
 
 // TextBlocks of a file without a byte order mark; tells how far it is.
 class TextBlocks {
@@ -101,7 +102,8 @@ void read_text_file(const InputFile& file,
     const int64_t nul_at =
         nul ? position + (static_cast<const char*>(nul) - block.data()) : INT64_MAX;
     if (nul && nul_at <= validator.position()) {
-      if (position == 0 && block.starts_with(kTokenFileBegin)) {
+      if (position == 0 &&
+          config::has_format(block.substr(0, size_t{kTokenFileHeaderBytes}), kTokenFileFormat)) {
         fail_not_text(file, 0, "a token file of `reynard prepare`; expected UTF-8 text");
       }
       fail_not_text(

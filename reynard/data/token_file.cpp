@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 namespace {
 
 constexpr config::FileKind kKind = {
-    .format = "reynard-tokens", .name = "token file", .remedy = "make one with `reynard prepare`"};
+    .format = kTokenFileFormat, .name = "token file", .remedy = "make one with `reynard prepare`"};
 constexpr int64_t kVersion = 1;
 constexpr int64_t kAnswersVersion = 2;  // of files that say which tokens count
 // Far above any real file, far below an overflow of bytes in int64.

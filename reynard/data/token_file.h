@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::data {
@@ -31,6 +32,7 @@ struct TokenFileHeader {
 int64_t token_bytes(int64_t vocab_size);
 // Bytes before the first token; the header's JSON is padded to it.
 inline constexpr int64_t kTokenFileHeaderBytes = 4096;
+inline constexpr std::string_view kTokenFileFormat = "reynard-tokens";
 // The header as it stands in the file: kTokenFileHeaderBytes bytes.
 std::string header_text(const TokenFileHeader& header);
 

@@ -277,6 +277,36 @@ TEST_F(BadTokenFile, IsAnErrorThatNamesTheFileAndTheFault) {
   EXPECT_EQ(has(error_with(replaced("\"eos\":257,", "")), "no \"eos\""), "");
 }
 
+// Other programs write such files too: any JSON object that begins with "format" is a header.
+TEST_F(BadTokenFile, IsNotOneWithBlanksOrLaterMembersInAnotherOrder) {
+  const std::string format = R"({"format":"reynard-tokens",)";
+  const std::vector<std::string> begins = {R"({"format": "reynard-tokens",)",
+                                           "{\n\t\"format\" :\r\n \"reynard-tokens\" , ",
+                                           " {\"format\":\"reynard-tokens\",",
+                                           R"({"format":"reynard\u002dtokens",)",
+                                           R"({"format":"reynard-tokens","eos": 257, "bos": 256,)"};
+  for (const std::string& begin : begins) {
+    SCOPED_TRACE(begin);
+    test::write_file(folder_ / "b.tokens", replaced(format, begin));
+    EXPECT_EQ(error_of(folder_ / "b.tokens"), "no error");
+    EXPECT_EQ(document(TokenFile(folder_ / "b.tokens"), 1), (std::vector<int64_t>{256, 4, 5, 257}));
+  }
+}
+
+TEST_F(BadTokenFile, FormatIsItsFirstMember) {
+  const std::string format = R"({"format":"reynard-tokens",)";
+  EXPECT_SAYS(error_with(replaced(format, R"({"tokens":1,"format":"reynard-tokens",)")),
+              "header: \"format\" is not its first member");
+  for (const char* other : {R"({"format":"reynard-memory",)",
+                            R"({"format":["reynard-tokens"],)",
+                            R"({"format":null,"x":"reynard-tokens",)",
+                            R"([{"format":"reynard-tokens",)",
+                            R"({"x":{"format":"reynard-tokens"},)"}) {
+    EXPECT_SAYS(error_with(replaced(format, other)), "is not a token file");
+  }
+  EXPECT_SAYS(error_with(replaced(format, format + R"("nested":[1],)")), "not valid JSON");
+}
+
 TEST_F(BadTokenFile, DocumentEndsMustGrowToTheEnd) {
   for (const int64_t first : {int64_t{0}, int64_t{-1}, int64_t{9}, int64_t{1} << 62}) {
     std::string text = good_;
