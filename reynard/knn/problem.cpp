@@ -101,6 +101,8 @@ void check_search(const at::Tensor& queries, std::span<const KeyRing> rings, int
                       "G of keys",
                       num_key_heads,
                       fmt::format("a divisor of H = {}", queries.size(2)));
+  tensor::check_value(
+      largest >= 1 || rings.empty(), "knn", "number of keys", largest, "at least 1");
   tensor::check_value(k >= 1 && (k <= largest || rings.empty()),
                       "knn",
                       "k",

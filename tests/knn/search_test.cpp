@@ -137,7 +137,7 @@ TEST(Search, RejectsWhatDoesNotFit) {
   const at::Tensor queries = at::zeros({2, 4}), keys = at::zeros({3, 4});
   EXPECT_SAYS(with(queries, keys, 4), "k = 4; expected 1 ... 3");
   EXPECT_SAYS(with(queries, keys, 0), "k = 0; expected 1 ... 3");
-  EXPECT_SAYS(with(queries, at::zeros({0, 4}), 1), "k = 1");
+  EXPECT_SAYS(with(queries, at::zeros({0, 4}), 1), "knn: number of keys = 0; expected at least 1");
   EXPECT_SAYS(with(queries, at::zeros({3, 5}), 1), "keys has shape [3, 5]");
   EXPECT_SAYS(with(queries, keys.to(at::kDouble), 1), "keys has dtype Double");
   EXPECT_SAYS(with(queries.to(at::kLong), keys, 1), "queries has dtype Long");
