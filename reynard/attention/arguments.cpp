@@ -1,10 +1,12 @@
 #include "reynard/attention/arguments.h"
 
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/error.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -24,7 +26,12 @@ void check_same_dtype(std::string_view op,
                       std::string_view arg,
                       const at::Tensor& t,
                       const at::Tensor& q) {
-  check_dtype(op, arg, t, {q.scalar_type()});
+  if (t.scalar_type() == q.scalar_type()) return;
+  throw Error(fmt::format("{}: {} has dtype {}; expected {}, as q (autocast casts neither)",
+                          op,
+                          arg,
+                          c10::toString(t.scalar_type()),
+                          c10::toString(q.scalar_type())));
 }
 
 void check_query(std::string_view op, const at::Tensor& q) {
@@ -69,10 +76,7 @@ void check_first_key(std::string_view op,
   check_shape(op, arg, first_key, {{"B", B}, {"Tq", Tq}});
   check_dtype(op, arg, first_key, {at::kInt});
   check_device(op, arg, first_key, "q", q.device());
-  if (!has_values_to_check(first_key) || Tq == 0) return;
-  const bool ordered = first_key.slice(1, 1).ge(first_key.slice(1, 0, Tq - 1)).all().item<bool>() &&
-                       first_key.ge(0).all().item<bool>();
-  check_value(ordered, op, arg, "decreasing or negative somewhere", "non-decreasing values >= 0");
+  check_first_key_values(op, arg, first_key);
 }
 
 void check_causal(std::string_view op, const std::string& suffix, int64_t Tq, int64_t Tk) {
@@ -96,12 +100,8 @@ void check_bound(std::string_view op, const at::Tensor& bound, const at::Tensor&
     check_shape(op, "logit_bound", bound, {{"B", B}, {"H", H}});
   }
   check_device(op, "logit_bound", bound, "q", q.device());
-  if (!has_values_to_check(bound)) return;
-  check_value(bound.ge(0).all().item<bool>(),
-              op,
-              "logit_bound",
-              "a tensor with NaN or negative values",
-              "bounds >= 0");
+  check_values(
+      op, "logit_bound", bound, [](const at::Tensor& t) { return t.ge(0); }, "bounds >= 0");
 }
 
 }  // namespace
@@ -110,6 +110,40 @@ bool has_values_to_check(const at::Tensor& t) {
   // Read every time: tests switch it, and getenv is nothing beside an attention call.
   const char* value = std::getenv("REYNARD_DEBUG_CHECKS");
   return value != nullptr && std::string_view(value) == "1" && !at::isTensorSubclassLike(t);
+}
+
+void check_values(std::string_view op,
+                  std::string_view arg,
+                  const at::Tensor& t,
+                  const std::function<at::Tensor(const at::Tensor&)>& allowed,
+                  std::string_view requirement) {
+  if (!has_values_to_check(t)) return;
+  const at::Tensor wrong = allowed(t).logical_not();
+  if (!wrong.any().item<bool>()) return;
+  const at::Tensor place = wrong.nonzero()[0].cpu().contiguous();
+  const at::Tensor value = t.masked_select(wrong)[0];
+  tensor::fail(op,
+               fmt::format("{} at [{}]",
+                           arg,
+                           fmt::join(place.const_data_ptr<int64_t>(),
+                                     place.const_data_ptr<int64_t>() + place.numel(),
+                                     ", ")),
+               at::isIntegralType(t.scalar_type(), /*includeBool=*/false)
+                   ? std::to_string(value.item<int64_t>())
+                   : fmt::format("{:.6g}", value.item<double>()),
+               requirement);
+}
+
+void check_first_key_values(std::string_view op,
+                            std::string_view arg,
+                            const at::Tensor& first_key) {
+  if (!first_key.defined()) return;
+  const auto allowed = [](const at::Tensor& t) {
+    at::Tensor result = t.ge(0);
+    if (t.size(1) > 1) result.slice(1, 1).logical_and_(t.slice(1, 1).ge(t.slice(1, 0, -1)));
+    return result;
+  };
+  check_values(op, arg, first_key, allowed, "non-decreasing values >= 0");
 }
 
 void check_options(std::string_view op, const AttentionOptions& options) {

@@ -4,6 +4,7 @@
 
 #include "reynard/attention/attention.h"
 
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -13,6 +14,17 @@ namespace reynard::attention {
 // checked too (a pass over the tensor), not only shapes and dtypes. What torch.compile traces with
 // has none; its graph checks them when it runs.
 bool has_values_to_check(const at::Tensor& t);
+
+// Throws Error "op: arg at [0, 3] = 9; expected requirement" for the first value of t that is not
+// allowed (of t's shape, bool), where t has values to check.
+void check_values(std::string_view op,
+                  std::string_view arg,
+                  const at::Tensor& t,
+                  const std::function<at::Tensor(const at::Tensor&)>& allowed,
+                  std::string_view requirement);
+
+// first_key (B, Tq) i32, undefined or >= 0 and non-decreasing along a row: its values alone.
+void check_first_key_values(std::string_view op, std::string_view arg, const at::Tensor& first_key);
 
 void check_options(std::string_view op, const AttentionOptions& options);
 

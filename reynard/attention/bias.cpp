@@ -35,15 +35,14 @@ void check_gates(const at::Tensor& log_gate, const OptionalTensor& first_key) {
                         "at most the gates of a row, " + std::to_string(T));
     tensor::check_dtype("gate_sums", "first_key", *first_key, {at::kInt});
     tensor::check_device("gate_sums", "first_key", *first_key, "log_gate", log_gate.device());
+    check_first_key_values("gate_sums", "first_key", *first_key);
   }
-  if (!has_values_to_check(log_gate)) return;
-  // Written so that NaN fails too.
-  const at::Tensor allowed = log_gate.le(0).all();
-  tensor::check_value(allowed.item<bool>(),
-                      "gate_sums",
-                      "log_gate",
-                      "a tensor with NaN or positive values",
-                      "log gates <= 0 (pass logsigmoid of the gate's logits)");
+  check_values(
+      "gate_sums",
+      "log_gate",
+      log_gate,
+      [](const at::Tensor& t) { return t.le(0); },  // so that NaN fails too
+      "log gates <= 0 (pass logsigmoid of the gate's logits)");
 }
 
 at::Tensor gate_sums_strided(const at::Tensor& log_gate, const OptionalTensor& first_key) {

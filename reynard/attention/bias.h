@@ -15,8 +15,8 @@ namespace reynard::attention {
 //   first_key (B, Tq) i32, Tq <= T, of the last Tq positions: where a query sees no key before its
 //             own position (a document's start, padding) that gate has no effect, so the reverse
 //             sum starts anew and its gradient is exactly 0; undefined: one document
-// NaN or positive values are a reynard::Error when REYNARD_DEBUG_CHECKS=1 is set in the
-// environment.
+// NaN or positive gates and first keys that decrease or are negative are a reynard::Error when
+// REYNARD_DEBUG_CHECKS=1 is set in the environment.
 at::Tensor gate_sums(const at::Tensor& log_gate, const at::Tensor& first_key = {});
 
 // ALiBi: c_t = -slope_h * t (a constant gate f has slope -ln f).

@@ -7,6 +7,7 @@
 #include "reynard/attention/scale.h"
 #include "reynard/tensor/check.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -95,36 +96,42 @@ void check_sequences(const DecodeArguments& a) {
   }
 }
 
-// Page ids and lengths index memory: out of range they would read outside the pool.
+// Page ids and lengths index memory: out of range they would read outside the pool. Both are
+// contiguous and on the CPU.
 void check_sequence_values(const DecodeArguments& a) {
-  const int64_t S = a.q.size(0), P = a.keys.size(0), N = a.page_table.size(2);
-  const bool pages_exist = a.page_table.numel() == 0 || a.page_table.max().item<int32_t>() < P;
-  tensor::check_value(pages_exist,
-                      kDecode,
-                      "page_table",
-                      "a page id that is too large",
-                      "ids below the number of pages, " + std::to_string(P));
-  const bool lengths_fit = S == 0 || (a.lengths.min().item<int64_t>() >= 0 &&
-                                      a.lengths.max().item<int64_t>() <= N * kPageTokens);
-  tensor::check_value(lengths_fit,
-                      kDecode,
-                      "lengths",
-                      "a value outside the pages",
-                      "0 <= length <= 64 N = " + std::to_string(N * kPageTokens));
+  const int64_t S = a.q.size(0), P = a.keys.size(0);
+  const int64_t G = a.page_table.size(1), N = a.page_table.size(2);
+  const auto* id = a.page_table.const_data_ptr<int32_t>();
   for (int64_t s = 0; s < S; ++s) {
-    const int64_t length = a.lengths[s].item<int64_t>();
-    if (length == 0) continue;
+    const int64_t length = a.lengths.const_data_ptr<int64_t>()[s];
+    if (length < 0 || length > N * kPageTokens) {
+      tensor::fail(kDecode,
+                   fmt::format("lengths at [{}]", s),
+                   std::to_string(length),
+                   fmt::format("0 <= length <= 64 N = {}", N * kPageTokens));
+    }
     // Evicted pages lie in front of all others; those before the first key are not read.
     const int64_t end = pages_for(length);
-    const int64_t first_key = a.first_key.defined() ? a.first_key[s].item<int32_t>() : 0;
-    const int64_t begin = std::clamp<int64_t>(first_key / kPageTokens, 0, end - 1);
-    const at::Tensor held = a.page_table[s].slice(1, begin, end).ge(0);
-    tensor::check_value(held.select(1, -1).all().item<bool>() &&
-                            held.slice(1, 1).ge(held.slice(1, 0, -1)).all().item<bool>(),
-                        kDecode,
-                        "page_table",
-                        "a negative id behind a page that is there, or for a sequence's last page",
-                        "negative ids, of evicted pages, in front of all others");
+    const int64_t first_key = a.first_key.defined() ? a.first_key.const_data_ptr<int32_t>()[s] : 0;
+    const int64_t begin =
+        std::clamp<int64_t>(first_key / kPageTokens, 0, std::max(end - 1, int64_t{0}));
+    for (int64_t g = 0; g < G; ++g) {
+      bool follows_a_page = false;
+      for (int64_t n = 0; n < N; ++n, ++id) {
+        const auto fail_at = [&](std::string_view requirement) {
+          tensor::fail(kDecode,
+                       fmt::format("page_table at [{}, {}, {}]", s, g, n),
+                       std::to_string(*id),
+                       requirement);
+        };
+        if (*id >= P) fail_at(fmt::format("ids below the number of pages, {}", P));
+        if (n < begin || n >= end) continue;
+        if (*id < 0 && (follows_a_page || n == end - 1)) {
+          fail_at("negative ids, of evicted pages, in front of all others and never as the last");
+        }
+        follows_a_page = *id >= 0;
+      }
+    }
   }
 }
 

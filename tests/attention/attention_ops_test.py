@@ -189,8 +189,19 @@ class AttentionOps(unittest.TestCase):
         self.assertAlmostEqual(flops.item(), 2 / 6)
         torch.library.opcheck(ops.attention_statistics.default, (start, None, 256, 256))
 
+    def test_gate_sums_run_over_the_row_whatever_its_documents_are(self):
+        log_gate = inputs(B=1, Tq=6, Tk=6)[3].requires_grad_()
+        first_key = torch.tensor([[0, 0, 0, 3, 3, 3]], dtype=torch.int32)
+        sums = ops.gate_sums(log_gate, first_key)
+        torch.testing.assert_close(sums, log_gate.double().cumsum(1).transpose(1, 2))
+        # A document's first gate is between none of its keys; the sum of the others' starts anew.
+        sums[0, 0, 5].backward()
+        self.assertEqual(log_gate.grad[0, :, 0].tolist(), [0, 0, 0, 0, 1, 1])
+
     def test_errors_name_the_argument(self):
         q, k, v, log_gate = inputs()
+        with self.assertRaisesRegex(RuntimeError, "k has dtype BFloat16; expected Float, as q"):
+            ops.attention(q, k.bfloat16(), v, log_gate)
         with self.assertRaisesRegex(RuntimeError, "attention: log_gate has shape"):
             ops.attention(q, k, v, log_gate[:, :5])
 
@@ -233,18 +244,20 @@ class AttentionOps(unittest.TestCase):
         self.assertEqual(decode([-1, -1, 2, 3, 4, 5, 6, 7]).tolist(), [[128, 128]])
         # What lies before the first key is not read.
         self.assertEqual(decode([5, -1, 2, 3, 4, 5, 6, 7], first_key=128).tolist(), [[128, 128]])
-        for ids in (
-            [0, 1, 2, -1, 4, 5, 6, 7],
-            [0, 1, 2, -2000000000, 4, 5, 6, 7],
-            [-1, 1, -1, 3, 4, 5, 6, 7],
-            [0, 1, 2, 3, 4, 5, 6, -1],
+        for ids, place in (
+            ([0, 1, 2, -1, 4, 5, 6, 7], "3] = -1"),
+            ([0, 1, 2, -2000000000, 4, 5, 6, 7], "3] = -2000000000"),
+            ([-1, 1, -1, 3, 4, 5, 6, 7], "2] = -1"),
+            ([0, 1, 2, 3, 4, 5, 6, -1], "7] = -1"),
         ):
-            with self.assertRaisesRegex(RuntimeError, "page_table = a negative id"):
+            with self.assertRaisesRegex(RuntimeError, rf"page_table at \[0, 0, {place}; expected neg"):
                 decode(ids)
-        with self.assertRaisesRegex(RuntimeError, "page_table = a page id that is too large"):
-            decode([0, 1, 2, 3, 4, 5, 6, 8])
+        # Ids that no length reaches are checked too.
+        for length in (512, 1):
+            with self.assertRaisesRegex(RuntimeError, r"page_table at \[0, 0, 7\] = 8; .* pages, 8"):
+                decode([0, 1, 2, 3, 4, 5, 6, 8], length)
         for length in (-1, 513):
-            with self.assertRaisesRegex(RuntimeError, "lengths = a value outside"):
+            with self.assertRaisesRegex(RuntimeError, rf"lengths at \[0\] = {length}; .* = 512"):
                 decode(range(8), length)
         with self.assertRaisesRegex(RuntimeError, "log_pruning_tolerance = 5"):
             decode(range(8), log_pruning_tolerance=5.0)

@@ -7,9 +7,11 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/errors.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ops/cat.h>
@@ -335,14 +337,31 @@ TEST_F(DebugChecks, RejectGatesThatAreNotGates) {
     at::Tensor gates = in.log_gate.clone();
     gates[0][2][0] = bad;
     EXPECT_THROW(attention(in.q, in.k, in.v, gates), Error);
-    EXPECT_THROW(gate_sums(gates), Error);
+    EXPECT_SAYS(
+        test::error_of([&] { gate_sums(gates); }),
+        fmt::format("gate_sums: log_gate at [0, 2, 0] = {:.6g}; expected log gates <= 0", bad));
   }
 }
 
-TEST_F(DebugChecks, RejectFirstKeysThatDecrease) {
+TEST_F(DebugChecks, RejectFirstKeysThatDecreaseOrAreNegative) {
   const AttentionInputs in = random_inputs({.B = 1, .Tq = 3, .Tk = 3, .H = 1, .G = 1, .D = 8});
-  const at::Tensor first = at::tensor({1, 0, 0}, at::kInt).unsqueeze(0);
-  EXPECT_THROW(attention(in.q, in.k, in.v, {}, first), Error);
+  const auto expect = [&](const at::Tensor& first_key, const std::string& text) {
+    EXPECT_SAYS(test::error_of([&] { attention(in.q, in.k, in.v, in.log_gate, first_key); }),
+                "attention: " + text);
+    EXPECT_SAYS(test::error_of([&] { gate_sums(in.log_gate, first_key); }), "gate_sums: " + text);
+  };
+  expect(at::tensor({2, 1, 0}, at::kInt).unsqueeze(0),
+         "first_key at [0, 1] = 1; expected non-decreasing values >= 0");
+  expect(at::tensor({-3, 0, 0}, at::kInt).unsqueeze(0), "first_key at [0, 0] = -3");
+  EXPECT_NO_THROW(gate_sums(in.log_gate, at::tensor({0, 2, 2}, at::kInt).unsqueeze(0)));
+  EXPECT_NO_THROW(gate_sums(in.log_gate, at::zeros({1, 0}, at::kInt)));
+}
+
+TEST_F(DebugChecks, RejectBoundsThatAreNoBounds) {
+  const AttentionInputs in = random_inputs({.B = 1, .Tq = 3, .Tk = 3, .H = 2, .G = 1, .D = 8});
+  const at::Tensor bound = at::tensor({1.0F, -0.5F});
+  EXPECT_SAYS(test::error_of([&] { attention(in.q, in.k, in.v, {}, {}, bound); }),
+              "attention: logit_bound at [1] = -0.5; expected bounds >= 0");
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ TEST_F(Rejected, OneOfSeveralParts) {
   };
   expect_of_second("k of part 1 has shape [2, 7, 2, 4]; expected [B = 2, Tk, G, D = 8]",
                    [](KeyPart& p) { p.k = p.k.slice(3, 0, 4); });
-  expect_of_second("k of part 1 has dtype Half; expected Float",
+  expect_of_second("k of part 1 has dtype Half; expected Float, as q (autocast casts neither)",
                    [](KeyPart& p) { p.k = p.k.to(at::kHalf); });
   expect_of_second("device of k of part 1 = meta", [](KeyPart& p) { p.k = p.k.to(at::kMeta); });
   expect_of_second("number of key/value heads G of k of part 1 = 0",
