@@ -231,7 +231,7 @@ void print_stats(const std::vector<Text>& texts,
           : "");
   print_message("pages kept of {} per key/value head:\n", use.pages_seen);
   for (std::size_t layer = 0; layer < use.pages_kept.size(); ++layer) {
-    print_message("  layer {:<3}", layer);
+    print_message("  layer {:<3}", layer + 1);
     for (const int64_t pages : use.pages_kept[layer]) print_message(" {:>5}", pages);
     print_message("\n");
   }

@@ -7,17 +7,24 @@ const std::string_view kWebPage = R"html(<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>reynard</title>
+<link rel="icon" href="data:,">
 <style>
-  body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }
+  :root { color-scheme: light dark;
+          --paper: #fbfbfa; --ink: #1b1f27; --line: #ddd; --accent: #c60; --wrong: #b00; }
+  @media (prefers-color-scheme: dark) {
+    :root { --paper: #121419; --ink: #e7e9ee; --line: #3a404b; --accent: #fb923c; --wrong: #ff8a80; }
+  }
+  body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }
   textarea { width: 100%; height: 8rem; font: inherit; box-sizing: border-box; }
   label { margin-right: 1rem; } input[type=number] { width: 6rem; font: inherit; }
   button { font: inherit; padding: .2rem 1rem; }
-  #text { white-space: pre-wrap; border-left: 3px solid #c60; padding-left: 1rem; min-height: 3rem; }
-  #error { color: #b00; } table { border-collapse: collapse; font-size: 13px; }
-  td, th { padding: 0 .5rem; text-align: right; } td { border: 1px solid #ddd; }
+  #text { white-space: pre-wrap; border-left: 3px solid var(--accent); padding-left: 1rem; min-height: 3rem; }
+  #error { color: var(--wrong); } table { border-collapse: collapse; font-size: 13px; }
+  td, th { padding: 0 .5rem; text-align: right; } td { border: 1px solid var(--line); }
 </style>
 <h1>reynard <small id="model"></small></h1>
-<textarea id="prompt" placeholder="Text to go on from"></textarea>
+<label for="prompt">Text to go on from</label>
+<textarea id="prompt"></textarea>
 <p>
   <label>tokens <input id="tokens" type="number" value="128" min="1"></label>
   <label>temperature <input id="temperature" type="number" value="0.8" min="0" step="0.1"></label>
@@ -39,10 +46,10 @@ function showCache(cache) {
   const table = document.createElement('table');
   const head = table.insertRow();
   head.innerHTML = '<th>pages of ' + cache.pages_seen + '</th>' +
-      cache.pages_kept[0].map((_, h) => '<th>head ' + h + '</th>').join('');
+      cache.pages_kept[0].map((_, h) => '<th>head ' + (h + 1) + '</th>').join('');
   cache.pages_kept.forEach((heads, layer) => {
     const row = table.insertRow();
-    row.innerHTML = '<th>layer ' + layer + '</th>';
+    row.innerHTML = '<th>layer ' + (layer + 1) + '</th>';
     for (const pages of heads) {
       const cell = row.insertCell();
       cell.textContent = pages;
@@ -55,11 +62,17 @@ function showCache(cache) {
                      (cache.bytes_saved / 1e6).toFixed(2) + ' MB freed early';
   $('cache').replaceChildren(note, table);
 }
+// What a field lacks; empty: nothing. Texts that are no numbers would be sent as 0.
+const lacking = () =>
+    !($('tokens').valueAsNumber >= 1) ? 'tokens: a number of at least 1 is needed' :
+    isNaN($('temperature').valueAsNumber) ? 'temperature: a number is needed' : '';
 async function write() {
+  $('text').textContent = $('speed').textContent = '';
+  $('cache').replaceChildren();
+  $('error').textContent = lacking();
+  if (lacking()) return;
   controller = new AbortController();
   $('go').disabled = true; $('stop').disabled = false;
-  $('error').textContent = $('text').textContent = $('speed').textContent = '';
-  $('cache').replaceChildren();
   let pieces = 0, first = 0, usage = null;
   try {
     const response = await fetch('/v1/completions', {
@@ -90,7 +103,7 @@ async function write() {
         const count = usage ? usage.completion_tokens : pieces;
         // The first token's time is the prompt's.
         $('speed').textContent = count === 1 ? '1 token' : count + ' tokens' +
-            (seconds > 0 ? ', ' + ((count - 1) / seconds).toFixed(1) + ' tokens/s' : '');
+            (count > 1 && seconds > 0 ? ', ' + ((count - 1) / seconds).toFixed(1) + ' tokens/s' : '');
       }
     }
   } catch (error) {

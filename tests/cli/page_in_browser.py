@@ -28,13 +28,31 @@ def check(page, url, screenshot):
     assert page.value("$('error').textContent") == ""
     assert re.fullmatch(r"\d+ tokens, [\d.]+ tokens/s", page.value("$('speed').textContent")), page.value("$('speed').textContent")
     rows = page.value("[...$('cache').querySelectorAll('tr')].map(r => [...r.cells].map(c => c.textContent))")
-    assert len(rows) >= 3 and rows[1][0] == "layer 0" and len(rows[1]) == 5, rows  # 4 heads
+    assert len(rows) >= 3 and rows[0][1] == "head 1" and rows[1][0] == "layer 1" and len(rows[1]) == 5, rows  # 4 heads
     assert all(cell.isdigit() and int(cell) >= 1 for row in rows[1:] for cell in row[1:]), rows
     picture = page.screenshot()
     if screenshot:
         with open(screenshot, "wb") as file:
             file.write(picture)
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert page.value("$('prompt').labels.length") == 1
+    assert page.value("document.querySelector('link[rel=icon]').href") == "data:,"  # or it is asked for and missing
+    # What is no number does not become one.
+    for name, value in (("tokens", "''"), ("tokens", "0"), ("tokens", "-3"), ("temperature", "''")):
+        before = page.value(f"$('{name}').value")
+        page.value(f"$('{name}').value = {value}; $('go').click()")
+        page.wait_for(f"$('error').textContent.startsWith('{name}: ')", f"what {name} must be")
+        assert page.value("[$('go').disabled, $('text').textContent, $('speed').textContent]") == [False, "", ""]
+        page.value(f"$('{name}').value = {before}")
+    # Light and dark, as the system is.
+    for scheme, is_dark in (("light", False), ("dark", True)):
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        colours = page.value("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
+        paper, ink = (sum(int(part) for part in re.findall(r"\d+", colour)[:3]) for colour in colours)
+        assert (paper < ink) == is_dark, (scheme, colours)
+        if screenshot:
+            with open(screenshot.replace(".png", f"-{scheme}.png"), "wb") as file:
+                file.write(page.screenshot())
     # A wrong request shows the server's words, and Stop ends a long text.
     page.value("$('temperature').value = -1; $('go').click()")
     page.wait_for("$('error').textContent.includes('temperature')", "the error")
