@@ -112,7 +112,11 @@ void add_remember(CLI::App& app) {
       "Read a text into the memory of a model and keep it, for --memory of other commands");
   auto arguments = std::make_shared<RememberArguments>();
   remember->add_option("MODEL", arguments->model, "model folder or run folder")->required();
-  remember->add_option("--text", arguments->text, "token file, or text")->required();
+  remember
+      ->add_option("--text",
+                   arguments->text,
+                   "token file, or text; BOS and EOS of its documents are not remembered")
+      ->required();
   remember->add_option(
       "--tokenizer", arguments->tokenizer, "of the text; default: the one in the model's folder");
   remember
