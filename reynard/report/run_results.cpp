@@ -8,6 +8,7 @@
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -244,6 +245,25 @@ int64_t RunResults::train_length() const {
   return 0;
 }
 
+// "; it holds the runs a, b and 3 more: ..."; of a sweep, say; empty without any.
+std::string runs_inside(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (fs::exists(entry.path() / "run.json")) {
+      names.push_back(config::printable(entry.path().filename().string()));
+    }
+  }
+  if (names.empty()) return "";
+  std::ranges::sort(names);
+  constexpr size_t kShown = 5;
+  const size_t more = names.size() > kShown ? names.size() - kShown : 0;
+  names.resize(names.size() - more);
+  return fmt::format("; it holds the runs {}{}: name those, as in `reynard report {}/*`",
+                     fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "",
+                     folder.string());
+}
+
 RunResults read_run(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw Error(
@@ -265,8 +285,10 @@ RunResults read_run(const fs::path& folder) {
   read_evaluations(folder, results);
   read_evaluations(folder / "eval", results);
   if (results.run.empty() && results.metrics.empty() && results.evaluations.empty()) {
-    throw Error(fmt::format(
-        "{}: has no run.json, no metrics.jsonl and no results of `reynard eval`", folder.string()));
+    throw Error(
+        fmt::format("{}: has no run.json, no metrics.jsonl and no results of `reynard eval`{}",
+                    folder.string(),
+                    runs_inside(folder)));
   }
   leave_out_other_weights(results);
   read_rows(results);

@@ -152,6 +152,13 @@ TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
   expect_error({"report", "nowhere"}, "nowhere: is not a folder");
   fs::create_directory(folder_ / "empty");
   expect_error({"report", "empty"}, "no run.json");
+  for (const char* run : {"b", "a", "c", "d", "e", "f"}) {
+    fs::create_directories(folder_ / "sweep" / run);
+    test::write_file(folder_ / "sweep" / run / "run.json", "{}");
+  }
+  expect_error({"report", "sweep"},
+               "no results of `reynard eval`; it holds the runs a, b, c, d, e and 1 more: name "
+               "those, as in `reynard report sweep/*`");
   ::setenv("REYNARD_VEGA", (folder_ / "nowhere/vega.js").c_str(), 1);
   ::setenv("REYNARD_PYTHON", "/nowhere/python", 1);
   expect_error({"report", "run"}, "/nowhere/vega.js is missing");
