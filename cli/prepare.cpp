@@ -1,26 +1,35 @@
 // reynard prepare: text -> token files.
 
 #include "reynard/data/prepare.h"
-#include "reynard/tensor/counted.h"
-
 #include "cli/command.h"
 #include "cli/progress_bar.h"
+#include "reynard/config/fields.h"
+#include "reynard/config/json_file.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <memory>
+#include <ranges>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace reynard::cli {
 
 namespace {
+
+using nlohmann::ordered_json;
 
 struct PrepareArguments {
   data::PrepareOptions options;
   std::vector<std::string> inputs;
   std::string output;
   int64_t roll_seed = 0;
+  bool json = false;
 };
 
 constexpr const char* kPrepareFooter =
@@ -42,13 +51,7 @@ std::string with_unit(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, units[unit]);
 }
 
-void run_prepare(const PrepareArguments& arguments) {
-  data::PrepareSummary summary;
-  {
-    ProgressBar bar("preparing");
-    summary = data::prepare(arguments.options,
-                            [&](int64_t done, int64_t total) { bar.show(done, total); });
-  }
+void print_summary(const data::PrepareSummary& summary) {
   for (const data::PreparedFile& file : summary.written) {
     fmt::print("{}: {} in {}, {} of text\n",
                file.path.string(),
@@ -58,7 +61,45 @@ void run_prepare(const PrepareArguments& arguments) {
   }
   fmt::print("{} read\n", counted(summary.num_files, "file"));
   for (const data::Skipped& skipped : summary.skipped) {
-    fmt::print("left out: {}: {}; the first: {}\n", skipped.reason, skipped.count, skipped.first);
+    constexpr size_t kShown = 5;
+    fmt::print("left out: {}: {}\n", skipped.reason, skipped.count);
+    for (const std::string& name : skipped.names | std::views::take(kShown)) {
+      fmt::print("  {}\n", config::printable(name));
+    }
+    if (skipped.names.size() > kShown) {
+      fmt::print("  and {} more; --json names all\n", skipped.names.size() - kShown);
+    }
+  }
+}
+
+ordered_json json_of(const data::PrepareSummary& summary) {
+  ordered_json json = {{"written", ordered_json::array()},
+                       {"files_read", summary.num_files},
+                       {"left_out", ordered_json::array()}};
+  for (const data::PreparedFile& file : summary.written) {
+    json["written"].push_back({{"path", file.path.string()},
+                               {"tokens", file.num_tokens},
+                               {"documents", file.num_documents},
+                               {"text_bytes", file.num_text_bytes}});
+  }
+  for (const data::Skipped& skipped : summary.skipped) {
+    json["left_out"].push_back(
+        {{"reason", skipped.reason}, {"count", skipped.count}, {"names", skipped.names}});
+  }
+  return json;
+}
+
+void run_prepare(const PrepareArguments& arguments) {
+  data::PrepareSummary summary;
+  {
+    ProgressBar bar("preparing");
+    summary = data::prepare(arguments.options,
+                            [&](int64_t done, int64_t total) { bar.show(done, total); });
+  }
+  if (arguments.json) {
+    fmt::print("{}\n", config::json_text(json_of(summary)));
+  } else {
+    print_summary(summary);
   }
 }
 
@@ -116,6 +157,10 @@ void add_prepare(CLI::App& app) {
       ->needs(roll);
   command->add_option("--threads", options.num_threads, "0: as many as the machine has")
       ->capture_default_str();
+  command->add_flag(
+      "--json",
+      arguments->json,
+      "print one JSON line: what was written, and the names of all that was left out");
   command->footer(kPrepareFooter);
   command->callback([arguments, roll] {
     arguments->options.inputs.assign(arguments->inputs.begin(), arguments->inputs.end());

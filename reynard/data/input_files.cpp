@@ -36,12 +36,14 @@ InputFiles files_of_folder(const fs::path& folder,
   std::error_code error;
   auto entry = fs::recursive_directory_iterator(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (entry->path().filename().string().starts_with('.')) {
-      entry.disable_recursion_pending();
-      continue;
-    }
     std::error_code gone;  // a link to nowhere, a file removed meanwhile
     const bool is_folder = entry->is_directory(gone);
+    const std::string name = entry->path().lexically_relative(folder).generic_string();
+    if (entry->path().filename().string().starts_with('.')) {
+      entry.disable_recursion_pending();
+      if (is_folder || matches(name, patterns)) found.hidden.push_back(entry->path());
+      continue;
+    }
     if (is_folder && entry->is_symlink(gone)) found.links.push_back(entry->path());
     const bool is_copy = is_folder && is_record_name(entry->path().filename().string());
     if (is_copy || fs::equivalent(entry->path(), output, gone)) {
@@ -49,7 +51,6 @@ InputFiles files_of_folder(const fs::path& folder,
       found.earlier.push_back(entry->path());
       continue;
     }
-    const std::string name = entry->path().lexically_relative(folder).generic_string();
     if (is_folder || !matches(name, patterns)) continue;
     if (!entry->is_regular_file(gone)) {
       found.others.push_back(entry->path());
@@ -65,6 +66,7 @@ InputFiles files_of_folder(const fs::path& folder,
   std::ranges::sort(found.links);
   std::ranges::sort(found.others);
   std::ranges::sort(found.earlier);
+  std::ranges::sort(found.hidden);
   return found;
 }
 
@@ -121,6 +123,7 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
       all.links.insert(all.links.end(), found.links.begin(), found.links.end());
       all.others.insert(all.others.end(), found.others.begin(), found.others.end());
       all.earlier.insert(all.earlier.end(), found.earlier.begin(), found.earlier.end());
+      all.hidden.insert(all.hidden.end(), found.hidden.begin(), found.hidden.end());
     } else if (fs::is_regular_file(status)) {
       const auto size = static_cast<int64_t>(fs::file_size(input, error));
       all.files.push_back({input, input.filename().string(), size, false});

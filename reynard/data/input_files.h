@@ -25,8 +25,9 @@ struct InputFiles {
   // Found in folders: links to folders, which are not followed, and what is neither file nor
   // folder, as links that lead nowhere; and what is a file of the list by another path or link.
   std::vector<std::filesystem::path> links, others, again;
-  // Also found in folders: the output, and folders that are called like copies of tokenizers.
-  std::vector<std::filesystem::path> earlier;
+  // Also found in folders: the output, and folders that are called like copies of tokenizers;
+  // hidden files that match the patterns, and hidden folders.
+  std::vector<std::filesystem::path> earlier, hidden;
 };
 
 // inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their

@@ -143,6 +143,7 @@ class Preparation {
       case Event::Kind::kNotText:
         outputs_[current_].writer->drop_document();
         skip("files that are not UTF-8 text", event.message);
+        --summary_.num_files;  // the event of its end comes, too
         break;
       case Event::Kind::kFileDone:
         ++summary_.num_files;
@@ -155,9 +156,11 @@ class Preparation {
                               summary_.skipped.end(),
                               [&](const Skipped& skipped) { return skipped.reason == reason; });
     if (known == summary_.skipped.end()) {
-      known = summary_.skipped.insert(known, {reason, 0, what});
+      known = summary_.skipped.insert(known, {reason, 0, {}});
     }
     ++known->count;
+    // Documents of one file come one after the other.
+    if (known->names.empty() || known->names.back() != what) known->names.push_back(what);
   }
 
   PrepareSummary finish() {
@@ -219,7 +222,8 @@ class Preparation {
   [[noreturn]] void fail_no_text(bool held_out) const {
     std::string reasons;
     for (const Skipped& skipped : summary_.skipped) {
-      reasons += fmt::format("; {}: {}, first {}", skipped.reason, skipped.count, skipped.first);
+      reasons +=
+          fmt::format("; {}: {}, first {}", skipped.reason, skipped.count, skipped.names.front());
     }
     if (held_out) {
       throw Error(
@@ -262,6 +266,9 @@ PrepareSummary prepare_files(const InputFiles& found,
   }
   for (const std::filesystem::path& earlier : found.earlier) {
     preparation.skip("the output folder and copies of tokenizers", earlier.string());
+  }
+  for (const std::filesystem::path& hidden : found.hidden) {
+    preparation.skip("hidden files and folders", hidden.string());
   }
   const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   FilePipeline pipeline(

@@ -38,11 +38,11 @@ struct PreparedFile {
 struct Skipped {
   std::string reason;
   int64_t count = 0;
-  std::string first;  // the first of them
+  std::vector<std::string> names;  // the files, each once; with what is wrong with them
 };
 
 struct PrepareSummary {
-  int64_t num_files = 0;
+  int64_t num_files = 0;              // that were read, those that are no text not counted
   std::vector<PreparedFile> written;  // train, then held out
   std::vector<Skipped> skipped;
 };

@@ -1,6 +1,7 @@
 // reynard prepare as a user runs it: what it prints, its exit codes, and that bad input is one line
 // that says what is wrong and where.
 
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
@@ -10,6 +11,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+
+#include <nlohmann/json.hpp>
 
 namespace {
 
@@ -39,14 +42,43 @@ TEST_F(PrepareCommand, PrintsWhatItWroteAndWhatItLeftOut) {
   test::write_file(folder_ / "text/b.bin", std::string_view("\0", 1));
   const ProgramResult result = run({"text", "-o", "out"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
-  EXPECT_EQ(
-      result.output,
-      "out/train.tokens: 7 tokens in 1 document, 5 B of text\n"
-      "2 files read\n"
-      "left out: files that are not UTF-8 text: 1; the first: text/b.bin: byte 0: a NUL byte: "
-      "a binary file; expected UTF-8 text\n");
+  EXPECT_EQ(result.output,
+            "out/train.tokens: 7 tokens in 1 document, 5 B of text\n"
+            "1 file read\n"
+            "left out: files that are not UTF-8 text: 1\n"
+            "  text/b.bin: byte 0: a NUL byte: a binary file; expected UTF-8 text\n");
   EXPECT_EQ(result.errors, "");  // the bar is for terminals
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/train.tokens"));
+}
+
+TEST_F(PrepareCommand, NamesFiveOfWhatItLeftOutAndAllWithJson) {
+  std::filesystem::create_directory(folder_ / "text");
+  test::write_file(folder_ / "text/a.txt", "hello");
+  test::write_file(folder_ / "text/.secret", "hidden");
+  for (const char* name : {"b", "c", "d", "e", "f", "g", "h"}) {
+    test::write_file(folder_ / "text" / name, std::string_view("\0", 1));
+  }
+  const ProgramResult people = run({"text", "-o", "out"});
+  EXPECT_SAYS(people.output,
+              "1 file read\n"
+              "left out: hidden files and folders: 1\n"
+              "  text/.secret\n"
+              "left out: files that are not UTF-8 text: 7\n"
+              "  text/b: byte 0");
+  EXPECT_SAYS(people.output, "  text/f: byte 0");
+  EXPECT_FALSE(test::says(people.output, "text/g"));
+  EXPECT_SAYS(people.output, "\n  and 2 more; --json names all\n");
+
+  const auto json = nlohmann::json::parse(run({"text", "-o", "out", "--json"}).output);
+  EXPECT_EQ(json.at("files_read"), 1);
+  EXPECT_EQ(json.at("written"),
+            nlohmann::json::parse(R"([{"path": "out/train.tokens", "tokens": 7, "documents": 1,
+                                       "text_bytes": 5}])"));
+  const nlohmann::json& binary = json.at("left_out").at(1);
+  EXPECT_EQ(binary.at("reason"), "files that are not UTF-8 text");
+  EXPECT_EQ(binary.at("count"), 7);
+  ASSERT_EQ(binary.at("names").size(), 7U);
+  EXPECT_SAYS(binary.at("names").at(6).get<std::string>(), "text/h: byte 0");
 }
 
 TEST_F(PrepareCommand, BadTextIsOneLine) {

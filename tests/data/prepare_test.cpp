@@ -35,11 +35,15 @@ TEST_F(Prepare, FilesOfAFolderAreDocumentsInTheOrderOfTheirNames) {
   add(".git/config", "hidden");
   const PrepareSummary summary = data::prepare(options({folder_ / "in"}));
   EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"first", "second"}));
-  EXPECT_EQ(summary.num_files, 5);
-  ASSERT_EQ(summary.skipped.size(), 2U);
-  EXPECT_EQ(summary.skipped[0].count, 2);
-  EXPECT_NE(summary.skipped[0].first.find("c.bin: byte 0: a NUL byte"), std::string::npos);
-  EXPECT_EQ(summary.skipped[1].reason, "empty documents");
+  EXPECT_EQ(summary.num_files, 3);  // of which one is empty
+  ASSERT_EQ(summary.skipped.size(), 3U);
+  EXPECT_EQ(summary.skipped[0].reason, "hidden files and folders");
+  EXPECT_EQ(summary.skipped[0].names, std::vector<std::string>{folder_ / "in/.git"});
+  EXPECT_EQ(summary.skipped[1].count, 2);
+  ASSERT_EQ(summary.skipped[1].names.size(), 2U);
+  EXPECT_SAYS(summary.skipped[1].names[0], "c.bin: byte 0: a NUL byte");
+  EXPECT_SAYS(summary.skipped[1].names[1], "d.txt: byte 3: ");
+  EXPECT_EQ(summary.skipped[2].reason, "empty documents");
   EXPECT_EQ(summary.written[0].num_text_bytes, 11);
   EXPECT_EQ(summary.written[0].num_tokens, 15);
 }
@@ -176,10 +180,10 @@ TEST_F(Prepare, LinksToFoldersAreLeftOutAndNamed) {
   std::filesystem::create_directory_symlink("real", folder_ / "in/.hidden");
   const PrepareSummary summary = data::prepare(options({folder_ / "in"}));
   EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"text", "more"}));
-  ASSERT_EQ(summary.skipped.size(), 1U);
+  ASSERT_EQ(summary.skipped.size(), 2U);  // and .hidden
   EXPECT_EQ(summary.skipped[0].reason, "links to folders (to read one, name it itself)");
   EXPECT_EQ(summary.skipped[0].count, 2);
-  EXPECT_EQ(summary.skipped[0].first, folder_ / "in/link");
+  EXPECT_EQ(summary.skipped[0].names.at(0), folder_ / "in/link");
   EXPECT_EQ(prepared(options({folder_ / "in/link"})), (Texts{"more"}));
   // Where there is nothing else, they are the reason.
   std::filesystem::remove_all(folder_ / "out");
@@ -203,7 +207,7 @@ TEST_F(Prepare, LinksThatLeadNowhereAreLeftOutAndNamed) {
   ASSERT_EQ(summary.skipped.size(), 1U);
   EXPECT_EQ(summary.skipped[0].reason, "links that lead nowhere, pipes and the like");
   EXPECT_EQ(summary.skipped[0].count, 1);
-  EXPECT_EQ(summary.skipped[0].first, folder_ / "in/b.txt");
+  EXPECT_EQ(summary.skipped[0].names.at(0), folder_ / "in/b.txt");
 }
 
 TEST_F(Prepare, OutputsOfEarlierRunsAreLeftOutAndNamed) {
@@ -220,7 +224,7 @@ TEST_F(Prepare, OutputsOfEarlierRunsAreLeftOutAndNamed) {
   EXPECT_EQ(summary.num_files, 1);
   ASSERT_EQ(summary.skipped.size(), 1U);
   EXPECT_EQ(summary.skipped[0].reason, "the output folder and copies of tokenizers");
-  EXPECT_EQ(summary.skipped[0].first, folder_ / "in/data");
+  EXPECT_EQ(summary.skipped[0].names.at(0), folder_ / "in/data");
   std::filesystem::remove(folder_ / "in/data/notes.txt");
   // Copies lie beside the token files of other runs too.
   again.output = folder_ / "out";
