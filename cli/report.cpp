@@ -5,6 +5,7 @@
 #include "cli/figure_files.h"
 #include "cli/numbers.h"
 #include "cli/output_file.h"
+#include "cli/wrapped_help.h"
 #include "reynard/config/fields.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
@@ -33,7 +34,8 @@ struct ReportArguments {
   int64_t tokens_to_copy = 0;
 };
 
-// The page's table in at most ten lines of the terminal, what is not used, the page's address last.
+// The page's table in at most ten lines of the terminal, below each other where that is too narrow,
+// what is not used, the page's address last.
 void print_summary(const report::Runs& runs, const fs::path& page) {
   constexpr size_t kMaxRows = 8;
   std::vector<report::SummaryRow> rows = report::summary_rows(runs);
@@ -43,7 +45,7 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
            row.quantity == "Loss within → past the trained length";
   });
   if (rows.size() > kMaxRows) rows.resize(kMaxRows);
-  constexpr size_t kWidth = 28, kValueWidth = 24;
+  constexpr size_t kWidth = 28, kValueWidth = 12;
   const auto value_of = [](const report::SummaryRow& row, size_t run) {
     return row.values[run].empty() ? std::string("-") : config::printable(row.values[run]);
   };
@@ -59,9 +61,20 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
     }
     fmt::print("\n");
   };
-  print_row("", [&](size_t run) { return runs[run].name; });
-  for (const report::SummaryRow& row : rows) {
-    print_row(row.quantity, [&](size_t run) { return value_of(row, run); });
+  size_t width = kWidth;
+  for (const size_t of_run : widths) width += 2 + of_run;
+  if (width <= output_columns()) {
+    print_row("", [&](size_t run) { return runs[run].name; });
+    for (const report::SummaryRow& row : rows) {
+      print_row(row.quantity, [&](size_t run) { return value_of(row, run); });
+    }
+  } else {  // a block per run
+    for (size_t run = 0; run < runs.size(); ++run) {
+      fmt::print("{}\n", runs[run].name);
+      for (const report::SummaryRow& row : rows) {
+        fmt::print("  {:{}}  {}\n", row.quantity, kWidth, value_of(row, run));
+      }
+    }
   }
   for (const report::RunResults& run : runs) {
     for (const std::string& reason : run.left_out) {

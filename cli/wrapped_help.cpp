@@ -12,20 +12,6 @@ namespace reynard::cli {
 
 namespace {
 
-std::size_t help_columns() {
-  constexpr std::size_t kLeast = 60, kOtherwise = 100;
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    return std::max<std::size_t>(size.ws_col, kLeast);
-  }
-  std::size_t given = kOtherwise;
-  if (const char* columns = std::getenv("COLUMNS")) {
-    const std::string_view text = columns;
-    std::from_chars(text.data(), text.data() + text.size(), given);
-  }
-  return std::max(given, kLeast);
-}
-
 // Where a line goes on: below its text.
 std::size_t hanging_indent(std::string_view line, std::size_t columns) {
   const std::size_t begin = line.find_first_not_of(' ');
@@ -64,6 +50,20 @@ std::string wrapped_line(std::string_view line, std::size_t columns) {
 
 }  // namespace
 
+std::size_t output_columns() {
+  constexpr std::size_t kLeast = 60, kOtherwise = 100;
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    return std::max<std::size_t>(size.ws_col, kLeast);
+  }
+  std::size_t given = kOtherwise;
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const std::string_view text = columns;
+    std::from_chars(text.data(), text.data() + text.size(), given);
+  }
+  return std::max(given, kLeast);
+}
+
 std::string wrapped_help(std::string_view help, std::size_t columns) {
   std::string wrapped;
   while (!help.empty()) {
@@ -76,7 +76,8 @@ std::string wrapped_help(std::string_view help, std::size_t columns) {
 
 void wrap_help(CLI::App& app) {
   app.formatter_fn([](const CLI::App* command, std::string name, CLI::AppFormatMode mode) {
-    return wrapped_help(CLI::Formatter().make_help(command, std::move(name), mode), help_columns());
+    return wrapped_help(CLI::Formatter().make_help(command, std::move(name), mode),
+                        output_columns());
   });
 }
 

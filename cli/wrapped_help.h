@@ -16,8 +16,10 @@ namespace reynard::cli {
 // they are, to be copied.
 std::string wrapped_help(std::string_view help, std::size_t columns);
 
-// Every command that the program gets from now on shows its help so: in the columns of the terminal
-// at standard output, of $COLUMNS without one, else 100; 60 at least.
+// Of the terminal at standard output, of $COLUMNS without one, else 100; 60 at least.
+std::size_t output_columns();
+
+// Every command that the program gets from now on shows its help so, in the terminal's columns.
 void wrap_help(CLI::App& app);
 
 }  // namespace reynard::cli

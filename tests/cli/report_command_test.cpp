@@ -1,6 +1,7 @@
 // reynard report and reynard compare as a user runs them, on what a small random model gives.
 
 #include "tests/cli/eval_command.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
@@ -10,7 +11,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -88,6 +91,24 @@ TEST_F(EvalCommand, ReportPrintsNamesWithoutControls) {
       << report.output;
   EXPECT_NE(report.output.find("\\x1b[2J1 tokens"), std::string::npos) << report.output;
   EXPECT_EQ(report.output.find_first_of("\x1b\x07"), std::string::npos);
+}
+
+TEST_F(EvalCommand, ReportsOfManyRunsFitTheTerminal) {
+  std::vector<std::string> command = {"report"};
+  for (const char* name : {"lr=0.001,hidden_size=128,seed=1",
+                           "lr=0.001,hidden_size=128,seed=2",
+                           "lr=0.002,hidden_size=128,seed=1"}) {
+    fs::create_directories(folder_ / name);
+    test::write_file(folder_ / name / "run.json", json{{"name", name}}.dump());
+    test::write_file(folder_ / name / "metrics.jsonl", "{\"tokens\": 64, \"loss\": 2}\n");
+    command.emplace_back(name);
+  }
+  use_empty_vega();
+  const ProgramResult report = run(command);
+  ASSERT_EQ(report.exit_code, 0) << report.errors;
+  EXPECT_SAYS(report.output, "\nlr=0.001,hidden_size=128,seed=2\n  ");
+  std::istringstream lines(report.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100) << line;
 }
 
 // Of one row there are no errors: "-", not "nan".
