@@ -15,7 +15,8 @@ namespace reynard::cli {
 void check_output(std::string_view command,
                   std::string_view file,
                   std::string_view beginning,
-                  std::string_view what) {
+                  std::string_view what,
+                  std::string_view flag) {
   const auto begins_so = [&](const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     std::string text(beginning.size(), '\0');
@@ -23,19 +24,21 @@ void check_output(std::string_view command,
     text.resize(static_cast<size_t>(in.gcount()));
     return text == beginning;
   };
-  check_output(command, file, begins_so, what);
+  check_output(command, file, begins_so, what, flag);
 }
 
 void check_output(std::string_view command,
                   std::string_view file,
                   const std::function<bool(const std::filesystem::path&)>& is_one,
-                  std::string_view what) {
+                  std::string_view what,
+                  std::string_view flag) {
   // What is no regular file is refused where it is written.
   if (!std::filesystem::is_regular_file(file)) return;
   if (std::filesystem::is_empty(file) || is_one(file)) return;
   throw Error(
-      fmt::format("{}: -o {}: the file exists and is not {}; remove it or give another name",
+      fmt::format("{}: {} {}: the file exists and is not {}; remove it or give another name",
                   command,
+                  flag,
                   file,
                   what));
 }

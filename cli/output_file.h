@@ -9,16 +9,19 @@ namespace reynard::cli {
 
 // Before any work. Throws reynard::Error where the file exists, holds something and does not begin
 // as what will be written: then it is something else, perhaps what the command reads.
-//   what: "a page", for the message; is_one: whether the file is that
+//   what: "a page", flag: the option that names the file, for the message; is_one: whether the file
+//   is that
 void check_output(std::string_view command,
                   std::string_view file,
                   std::string_view beginning,
-                  std::string_view what);
+                  std::string_view what,
+                  std::string_view flag = "-o");
 
 void check_output(std::string_view command,
                   std::string_view file,
                   const std::function<bool(const std::filesystem::path&)>& is_one,
-                  std::string_view what);
+                  std::string_view what,
+                  std::string_view flag = "-o");
 
 // The same for a page of report/html_page.h.
 void check_output_page(std::string_view command, std::string_view file);

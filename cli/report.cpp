@@ -7,6 +7,7 @@
 #include "cli/output_file.h"
 #include "cli/wrapped_help.h"
 #include "reynard/config/fields.h"
+#include "reynard/report/csv.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
@@ -30,6 +31,7 @@ struct ReportArguments {
   std::vector<std::string> runs;
   std::string output = "report.html";
   std::string png;
+  std::string csv;
   int64_t smoothing = 101;
   int64_t tokens_to_copy = 0;
 };
@@ -92,6 +94,9 @@ void report(const ReportArguments& arguments) {
                     arguments.smoothing));
   }
   check_output_page("report", arguments.output);
+  if (!arguments.csv.empty()) {
+    check_output("report", arguments.csv, report::kCsvHeader, "such a table", "--csv");
+  }
   std::vector<fs::path> folders(arguments.runs.begin(), arguments.runs.end());
   const report::Runs runs = report::read_runs(folders);
   report::PageOptions options;
@@ -100,6 +105,7 @@ void report(const ReportArguments& arguments) {
   options.command = command_line();
   const fs::path output = arguments.output;
   write_output(output, report::page(runs, options, vega_javascript()));
+  if (!arguments.csv.empty()) write_output(arguments.csv, report::csv(runs));
   if (!arguments.png.empty()) {
     std::vector<report::Figure> figures;
     for (report::FigureGroup& group : report::figure_groups(runs, options.figures)) {
@@ -123,6 +129,8 @@ void add_report(CLI::App& app) {
       "--png",
       arguments->png,
       "Also write every figure as PNG and as Vega-Lite (.vl.json) into this folder");
+  command->add_option(
+      "--csv", arguments->csv, "Also write every metric of every run into this table (RFC 4180)");
   command
       ->add_option("--smoothing",
                    arguments->smoothing,

@@ -85,12 +85,19 @@ TEST_F(EvalCommand, ReportPrintsNamesWithoutControls) {
   fs::create_directories(folder_ / "red/eval");
   test::write_file(folder_ / "red/eval/forgetting_curve.json", curve.dump());
   use_empty_vega();
-  const ProgramResult report = run({"report", "red", "-o", "report.html"});
+  const ProgramResult report =
+      run({"report", "red", "-o", "report.html", "--csv", "tables/report.csv"});
   ASSERT_EQ(report.exit_code, 0) << report.errors;
   EXPECT_NE(report.output.find("\\x1b[31mred\\x1b]0;title\\x07\\x0a\\u202e\n"), std::string::npos)
       << report.output;
   EXPECT_NE(report.output.find("\\x1b[2J1 tokens"), std::string::npos) << report.output;
   EXPECT_EQ(report.output.find_first_of("\x1b\x07"), std::string::npos);
+  EXPECT_EQ(test::read_file(folder_ / "tables/report.csv"),
+            "run,task,metric,value,standard_error,unit\r\n"
+            "\\x1b[31mred\\x1b]0;title\\x07\\x0a\\u202e,forgetting_curve,fine_length/"
+            "length,1,,tokens\r\n");
+  expect_error({"report", "red", "-o", "report.html", "--csv", "red/run.json"},
+               "report: --csv red/run.json: the file exists and is not such a table");
 }
 
 TEST_F(EvalCommand, ReportsOfManyRunsFitTheTerminal) {
