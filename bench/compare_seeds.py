@@ -142,8 +142,9 @@ def main():
     # The first of the three against the one of another name: one comparison of each draw, as its others depend on it.
     blind = list(pool.map(lambda four: compared(args, [runs[four[0]], copies[four[3]], runs[four[1]], runs[four[2]]]),
                           drawn))
-    blind = [[next(row for row in page if row["task"] == task and not row["same_recipe"]) for task in
-              ("per_position_loss", "forgetting_curve")] for page in blind]
+    # Of models neither of which copies there is no row of memory.
+    blind = [[row for task in ("per_position_loss", "forgetting_curve") for row in
+              [row for row in page if row["task"] == task and not row["same_recipe"]][:1]] for page in blind]
     result = {"name": "compare_seeds", "seeds": args.seeds, "tokens": args.tokens,
               "losses": [round(loss, 4) for loss in losses], "loss_deviation": round(statistics.stdev(losses), 4),
               "named": counted(named, lambda row: True), "blind": counted(blind, lambda row: True),

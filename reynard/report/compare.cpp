@@ -1,5 +1,6 @@
 #include "reynard/report/compare.h"
 
+#include "reynard/report/curve_words.h"
 #include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 
@@ -22,6 +23,8 @@ constexpr double kLevel = 0.05;
 // one at most 5 (docs/evaluation.md).
 constexpr double kSeedLevel = 0.025;
 
+constexpr std::string_view kCurve = "forgetting_curve";
+
 double loss_of(const nlohmann::json& line) {
   return number_at(line, "/loss");
 }
@@ -34,10 +37,6 @@ double scored_of(const nlohmann::json& line) {
 }
 double score_of(const nlohmann::json& line) {
   return number_at(line, "/score");
-}
-double copy_accuracy_of(const nlohmann::json& line) {
-  if (text_at(line, "/setting") != "copy") return std::nan("");
-  return number_at(line, "/hits") / number_at(line, "/scored");
 }
 
 using Lines = std::vector<nlohmann::json>;
@@ -67,6 +66,36 @@ Values answers_to_questions(const Lines& lines) {
     values[question] = text_at(line, "/option") == text_at(line, "/answers/0") ? 1 : 0;
   }
   return values;
+}
+
+// What having just seen a text adds to the accuracy on it: of the copy, less the mean of that on
+// the same tokens after unrelated texts. In whole hits, so that equal gains are equal to the bit.
+Values gains_of_texts(const Lines& lines) {
+  struct Text {
+    double copied = std::nan(""), unseen = 0, num_unseen = 0, scored = 0;
+  };
+  std::map<std::string, Text> texts;
+  for (const nlohmann::json& line : lines) {
+    Text& text = texts[fmt::format("{} {} {}",
+                                   text_at(line, "/target"),
+                                   number_at(line, "/length"),
+                                   number_at(line, "/repeat"))];
+    const double hits = number_at(line, "/hits");
+    text.scored = number_at(line, "/scored");
+    if (text_at(line, "/setting") == "copy") {
+      text.copied = hits;
+    } else {
+      text.unseen += hits;
+      ++text.num_unseen;
+    }
+  }
+  Values gains;
+  for (const auto& [id, text] : texts) {
+    const double gain =
+        (text.copied * text.num_unseen - text.unseen) / (text.num_unseen * text.scored);
+    if (!std::isnan(gain)) gains[id] = gain;
+  }
+  return gains;
 }
 
 std::string the_sample(const std::string& id) {
@@ -104,6 +133,7 @@ struct Quantity {
   // Samples of one subject depend on each other: their mean counts, as one sample.
   std::string (*subject)(const std::string& id) = the_sample;
   Values (*weights)(const Lines& lines) = nullptr;  // of samples in the mean; null: all alike
+  double largest = 1;  // difference of two scores, unscaled: scores are 0 to 1, gains -1 to 1
 };
 
 constexpr Quantity kQuantities[] = {
@@ -116,12 +146,15 @@ constexpr Quantity kQuantities[] = {
      of_each_line<windowed_loss_of>,
      the_sample,
      tokens_of_windows},
-    {"forgetting_curve",
-     "copy accuracy, mean over lengths",
+    {kCurve,
+     "copy minus LM accuracy, mean over lengths",
      "points",
      false,
      100,
-     of_each_line<copy_accuracy_of>},
+     gains_of_texts,
+     the_sample,
+     nullptr,
+     2},
     {"needle", "score", "points", false, 100, of_each_line<score_of>},
     {"passkey", "score", "points", false, 100, of_each_line<score_of>},
     {"dictionary", "score", "points", false, 100, of_each_line<score_of>},
@@ -194,6 +227,10 @@ bool same_model(const nlohmann::json& a, const nlohmann::json& b) {
   return !model.empty() && model == text_at(b, "/identity/model");
 }
 
+bool copies(const nlohmann::json& curve) {
+  return copying(curve) == Copying::kYes;
+}
+
 void add_difference(const std::vector<RunResults>& runs,
                     const Quantity& quantity,
                     size_t first,
@@ -211,6 +248,9 @@ void add_difference(const std::vector<RunResults>& runs,
                                               why));
   };
   if (!same_samples(*a, *b)) return leave_out("were measured with other settings or on other text");
+  if (quantity.task == kCurve && !copies(*a) && !copies(*b)) {
+    return leave_out("do not copy by more than chance: there is no memory to compare");
+  }
   std::vector<double> differences;
   Difference difference;
   for (const Pair& pair : pairs_of(runs[first], runs[second], quantity)) {
@@ -240,7 +280,7 @@ void add_difference(const std::vector<RunResults>& runs,
                     runs[second].folder.string()));
   }
   BootstrapOptions bootstrap = options.bootstrap;
-  if (difference.unit == "points") bootstrap.largest = quantity.scale;  // scores are 0 to 1
+  if (difference.unit == "points") bootstrap.largest = quantity.scale * quantity.largest;
   difference.of = bootstrap_mean(differences, bootstrap);
   comparison.differences.push_back(std::move(difference));
 }
@@ -317,6 +357,12 @@ std::string interval_text(const Difference& difference, double low, double high,
   return text;
 }
 
+// The task, and what is compared of it where the name does not say that.
+std::string subject_of(const Difference& difference) {
+  if (difference.task != kCurve) return difference.task;
+  return fmt::format("{} ({})", difference.task, difference.quantity);
+}
+
 }  // namespace
 
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options) {
@@ -343,7 +389,7 @@ std::string sentence_of(const Difference& difference,
   if (difference.same_recipe) {
     return fmt::format(
         "{}: no difference between {} and {}: one recipe with two seeds, {:.{}f} {} apart.",
-        difference.task,
+        subject_of(difference),
         first,
         second,
         std::abs(difference.of.mean),
@@ -352,7 +398,7 @@ std::string sentence_of(const Difference& difference,
   }
   if (!difference.differs) {
     return fmt::format("{}: no difference between {} and {} ({:.{}f} {}, {}).",
-                       difference.task,
+                       subject_of(difference),
                        first,
                        second,
                        difference.of.mean,
@@ -365,7 +411,7 @@ std::string sentence_of(const Difference& difference,
   const double low = sign < 0 ? -difference.of.high : difference.of.low;
   const double high = sign < 0 ? -difference.of.low : difference.of.high;
   return fmt::format("{}: {} is better than {} by {:.{}f} {} ({}).",
-                     difference.task,
+                     subject_of(difference),
                      first_wins ? first : second,
                      first_wins ? second : first,
                      sign * difference.of.mean,
