@@ -57,6 +57,7 @@ nlohmann::ordered_json json_of(const report::Difference& difference, const repor
           {"adjusted_p_value", difference.adjusted_p_value},
           {"same_recipe", difference.same_recipe},
           {"margin", difference.margin},
+          {"within_margin", difference.within_margin},
           {"differs", difference.differs}};
 }
 

@@ -336,6 +336,8 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
     comparison.seeds_known = comparison.seeds_known || difference.same_recipe;
     difference.margin = std::max(seeds, difference.unit == "nats" ? loss_margin : 0);
     if (difference.same_recipe) continue;
+    difference.within_margin =
+        difference.of.p_value < kLevel && std::abs(difference.of.mean) <= difference.margin;
     questions.push_back(&difference);
     p_values.push_back(difference.of.p_value);
   }
@@ -348,12 +350,16 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
 }
 
 // "95 %: 0.1000 to 0.2000; margin 0.005", the margin where there is one. "no interval: all 8
-// differences are alike" where there is none.
+// differences are alike" where there is none. Where the interval leaves out 0 and the correction
+// for all comparisons of the page does not, its p.
 std::string interval_text(const Difference& difference, double low, double high, int digits) {
   std::string text = std::isnan(low)
                          ? "no interval: " + difference.of.no_interval
                          : fmt::format("95 %: {:.{}f} to {:.{}f}", low, digits, high, digits);
   if (difference.margin > 0) text += fmt::format("; margin {:.3g}", difference.margin);
+  if (difference.of.p_value < kLevel && difference.adjusted_p_value >= kLevel) {
+    text += fmt::format("; over all comparisons p = {:.2g}", difference.adjusted_p_value);
+  }
   return text;
 }
 
@@ -371,6 +377,7 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
     comparison.left_out.insert(comparison.left_out.end(), run.left_out.begin(), run.left_out.end());
   }
   for (const Quantity& quantity : kQuantities) {
+    if (!options.task.empty() && options.task != quantity.task) continue;
     name_unshared(runs, quantity.task, comparison);
     for (size_t second = 1; second < runs.size(); ++second) {
       for (size_t first = 0; first < second; ++first) {
@@ -380,6 +387,21 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
   }
   judge(runs, options.loss_margin, comparison);
   return comparison;
+}
+
+bool seeds_are_known(const std::vector<RunResults>& runs, std::string_view task) {
+  bool known = false;
+  for (size_t second = 1; second < runs.size(); ++second) {
+    for (size_t first = 0; first < second; ++first) {
+      const nlohmann::json* a = runs[first].evaluation(task);
+      const nlohmann::json* b = runs[second].evaluation(task);
+      if (!a || !b || runs[first].recipe.empty()) continue;
+      if (runs[first].recipe != runs[second].recipe) continue;
+      if (same_model(*a, *b)) return false;
+      known = true;
+    }
+  }
+  return known;
 }
 
 std::string sentence_of(const Difference& difference,
@@ -397,10 +419,14 @@ std::string sentence_of(const Difference& difference,
         difference.unit);
   }
   if (!difference.differs) {
-    return fmt::format("{}: no difference between {} and {} ({:.{}f} {}, {}).",
+    const std::string judgement =
+        difference.within_margin
+            ? fmt::format(
+                  "{} and {} differ by no more than another seed would move them", first, second)
+            : fmt::format("no difference between {} and {}", first, second);
+    return fmt::format("{}: {} ({:.{}f} {}, {}).",
                        subject_of(difference),
-                       first,
-                       second,
+                       judgement,
                        difference.of.mean,
                        digits,
                        difference.unit,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::report {
@@ -26,6 +27,7 @@ struct Difference {
   bool same_recipe = false;     // the runs differ by the seed of their training alone
   double margin = 0;            // what another seed of a run may change, in the unit
   bool differs = false;         // adjusted p < 0.05, more than the margin, and not the same recipe
+  bool within_margin = false;   // its own p < 0.05, but not more than the margin
 };
 
 struct CompareOptions {
@@ -34,6 +36,7 @@ struct CompareOptions {
   // at least as much, which no resampling of one run's samples can see. Where the page has several
   // runs of one recipe, the margin of every quantity is what these runs show.
   double loss_margin = 0.005;
+  std::string task;  // the only one that is compared; empty: all
 };
 
 struct Comparison {
@@ -47,7 +50,12 @@ struct Comparison {
 // would pass for what a seed changes.
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options = {});
 
-// "no difference between fox and lru (...)", "fox is better than lru by 0.12 nats (95 %: 0.10 to
+// Whether there are two seeds of a recipe that measured the task, and no two runs of one recipe
+// with the same weights: whether compare() can say what seeds move it by.
+bool seeds_are_known(const std::vector<RunResults>& runs, std::string_view task);
+
+// "no difference between fox and lru (...)", "fox and lru differ by no more than another seed would
+// move them (...)", "fox is better than lru by 0.12 nats (95 %: 0.10 to
 // 0.14; margin 0.005)". first, second: what its runs are called there.
 std::string sentence_of(const Difference& difference,
                         const std::string& first,

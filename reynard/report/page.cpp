@@ -103,7 +103,9 @@ std::string page(const Runs& runs, const PageOptions& options, std::string_view 
   shell.links.push_back({"words", "Words"});
   shell.links.push_back({"repeat", "Repeat it"});
   if (options.comparison) shell.main += differences_section(*options.comparison, runs);
-  shell.main += verdict_section(runs, options.tokens_to_copy);
+  // One judgement of a pair on one page.
+  shell.main += verdict_section(
+      runs, {.tokens_to_copy = options.tokens_to_copy, .compares = !options.comparison});
   for (const FigureGroup& group : groups) shell.main += group_html(group);
   shell.main += samples + speed_section(runs) + words_section();
   shell.main += repeat_section(runs, options.command);

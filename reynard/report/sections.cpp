@@ -4,7 +4,6 @@
 #include "reynard/report/escape.h"
 #include "reynard/report/figure_style.h"
 #include "reynard/report/run_look.h"
-#include "reynard/report/verdict.h"
 
 #include <fmt/format.h>
 
@@ -109,9 +108,9 @@ std::string lead_text(const Runs& runs) {
   return lead + ".";
 }
 
-std::string verdict_section(const Runs& runs, int64_t tokens_to_copy) {
+std::string verdict_section(const Runs& runs, const VerdictOptions& options) {
   std::string text = "<section id=\"verdict\"><h2>Verdict</h2>";
-  const std::vector<std::string> sentences = verdict(runs, {tokens_to_copy});
+  const std::vector<std::string> sentences = verdict(runs, options);
   if (!sentences.empty()) {
     text += "<div class=\"card verdict\"><ul>";
     for (const std::string& sentence : sentences) {

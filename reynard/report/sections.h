@@ -3,6 +3,7 @@
 // Each gives HTML in which everything that came from outside is escaped.
 
 #include "reynard/report/figure.h"
+#include "reynard/report/verdict.h"
 
 #include <string>
 
@@ -11,7 +12,7 @@ namespace reynard::report {
 // One plain sentence under the title: what was trained on what.
 std::string lead_text(const Runs& runs);
 
-std::string verdict_section(const Runs& runs, int64_t tokens_to_copy);
+std::string verdict_section(const Runs& runs, const VerdictOptions& options);
 
 // Empty when no run has a text sample.
 std::string text_samples(const Runs& runs);

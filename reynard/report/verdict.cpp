@@ -1,5 +1,6 @@
 #include "reynard/report/verdict.h"
 
+#include "reynard/report/compare.h"
 #include "reynard/report/curve_words.h"
 #include "reynard/report/figure_style.h"
 #include "reynard/statistics/median.h"
@@ -91,11 +92,12 @@ std::string loss_sentence(const RunResults& run) {
 std::string comparison_sentence(const RunResults& first, const RunResults& second) {
   const PairedLoss paired = paired_loss(first, second);
   if (paired.rows < 2) return "";
-  const std::string evidence =
-      fmt::format("{:.4f} ± {:.4f} nats per token, mean and standard error over the same {} rows",
-                  std::abs(paired.difference),
-                  paired.standard_error,
-                  paired.rows);
+  const std::string evidence = fmt::format(
+      "{:.4f} ± {:.4f} nats per token, mean and standard error over the same {} rows of "
+      "these two models",
+      std::abs(paired.difference),
+      paired.standard_error,
+      paired.rows);
   if (std::abs(paired.difference) <= 2 * paired.standard_error) {
     return fmt::format("{} and {} cannot be told apart by their loss (difference {}).",
                        first.name,
@@ -107,6 +109,23 @@ std::string comparison_sentence(const RunResults& first, const RunResults& secon
                      first_wins ? first.name : second.name,
                      first_wins ? second.name : first.name,
                      evidence);
+}
+
+// The first run's loss beside each other's: as `reynard compare` judges where recipes have several
+// seeds, else of these models alone.
+std::vector<std::string> comparison_sentences(const Runs& runs) {
+  std::vector<std::string> sentences;
+  if (!seeds_are_known(runs, "per_position_loss")) {
+    for (size_t i = 1; i < runs.size(); ++i) {
+      sentences.push_back(comparison_sentence(runs[0], runs[i]));
+    }
+    return sentences;
+  }
+  for (const Difference& difference : compare(runs, {.task = "per_position_loss"}).differences) {
+    if (difference.first != 0) continue;
+    sentences.push_back(sentence_of(difference, runs[0].name, runs[difference.second].name));
+  }
+  return sentences;
 }
 
 // Whether the loss past the trained length rises or falls by more than rows differ: by more than
@@ -372,7 +391,9 @@ std::vector<std::string> verdict(const Runs& runs, const VerdictOptions& options
     if (!sentence.empty()) sentences.push_back(std::move(sentence));
   };
   for (const RunResults& run : runs) add(loss_sentence(run));
-  for (size_t i = 1; i < runs.size(); ++i) add(comparison_sentence(runs[0], runs[i]));
+  if (options.compares) {
+    for (std::string& sentence : comparison_sentences(runs)) add(std::move(sentence));
+  }
   for (const RunResults& run : runs) {
     add(memory_sentence(run, options.tokens_to_copy, median_speed(run)));
   }

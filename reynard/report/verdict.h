@@ -24,6 +24,7 @@ struct VerdictOptions {
   // Training tokens after which such a model copies; 0: not known. Named, with the minutes that
   // they take at the run's own speed, where a run does not copy.
   int64_t tokens_to_copy = 0;
+  bool compares = true;  // the losses of the first run and of each other; false: said elsewhere
 };
 
 // Plain sentences, the most important first.
