@@ -248,9 +248,7 @@ void add_difference(const std::vector<RunResults>& runs,
                                               why));
   };
   if (!same_samples(*a, *b)) return leave_out("were measured with other settings or on other text");
-  if (quantity.task == kCurve && !copies(*a) && !copies(*b)) {
-    return leave_out("do not copy by more than chance: there is no memory to compare");
-  }
+  if (quantity.task == kCurve && !copies(*a) && !copies(*b)) return;  // name_without_memory()
   std::vector<double> differences;
   Difference difference;
   for (const Pair& pair : pairs_of(runs[first], runs[second], quantity)) {
@@ -297,6 +295,20 @@ void name_unshared(const std::vector<RunResults>& runs,
   if (measured.empty() || measured.size() == runs.size()) return;
   comparison.left_out.push_back(
       fmt::format("{}: measured for {} only.", task, fmt::join(measured, " and ")));
+}
+
+// Between models that do not copy there is no memory to compare.
+void name_without_memory(const std::vector<RunResults>& runs, Comparison& comparison) {
+  std::vector<std::string> none;
+  for (const RunResults& run : runs) {
+    const nlohmann::json* curve = run.evaluation(kCurve);
+    if (curve && !copies(*curve)) none.push_back(run.folder.string());
+  }
+  if (none.size() < 2) return;
+  comparison.left_out.push_back(
+      fmt::format("{}: {} do not copy by more than chance: there is no memory to compare.",
+                  kCurve,
+                  fmt::join(none, " and ")));
 }
 
 // What training with other seeds moves a quantity by, from the runs of one recipe on the page: two
@@ -379,6 +391,7 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
   for (const Quantity& quantity : kQuantities) {
     if (!options.task.empty() && options.task != quantity.task) continue;
     name_unshared(runs, quantity.task, comparison);
+    if (quantity.task == kCurve) name_without_memory(runs, comparison);
     for (size_t second = 1; second < runs.size(); ++second) {
       for (size_t first = 0; first < second; ++first) {
         add_difference(runs, quantity, first, second, options, comparison);

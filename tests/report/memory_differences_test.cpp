@@ -74,13 +74,13 @@ TEST(MemoryDifferences, OfModelsThatDoNotCopyAreNone) {
   const test::TempDir folder;
   write_curve(folder / "a", 30, 0, {{"copies", false}});
   write_curve(folder / "b", 60, 2, {{"copies", false}});
-  const Runs runs = read_runs({folder / "a", folder / "b"});
-  const Comparison none = compare(runs);
+  write_curve(folder / "c", 40, 0, {{"copies", nullptr}});  // too few repeats to tell
+  const Comparison none = compare(read_runs({folder / "a", folder / "b", folder / "c"}));
   EXPECT_TRUE(none.differences.empty());
   EXPECT_TRUE(none.shares_task);
   ASSERT_EQ(none.left_out.size(), 1);
   EXPECT_SAYS(none.left_out[0],
-              "a and " + (folder / "b").string() +
+              "a and " + (folder / "b").string() + " and " + (folder / "c").string() +
                   " do not copy by more than chance: there is no memory to compare.");
 
   // One that copies remembers more than one that does not.
