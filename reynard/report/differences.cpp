@@ -2,10 +2,12 @@
 
 #include "reynard/report/escape.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_names.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -17,6 +19,17 @@ namespace {
 
 std::string pair_name(const Difference& difference, const Runs& runs) {
   return fmt::format("{} − {}", runs[difference.first].name, runs[difference.second].name);
+}
+
+// The task and each run on lines of their own, none so long that it would be cut.
+std::string label_of(const Difference& difference, const Runs& runs) {
+  constexpr size_t kMostCharacters = 24;
+  std::vector<std::string> lines{difference.task + ":"};
+  for (const std::string& name :
+       {runs[difference.first].name, "− " + runs[difference.second].name}) {
+    for (std::string& line : wrapped(name, kMostCharacters)) lines.push_back(std::move(line));
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
 std::string number(double value, const Difference& difference) {
@@ -112,6 +125,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
   std::vector<std::string> not_drawn;
   bool losses = false;
   bool scores = false;
+  int64_t most_lines = 0;
   for (const Difference& difference : comparison.differences) {
     const double scale = drawn_scale(difference);
     if (!std::isfinite(scale)) {
@@ -119,7 +133,9 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
       continue;
     }
     (difference.unit == "points" ? scores : losses) = true;
-    json value{{"what", fmt::format("{}: {}", difference.task, pair_name(difference, runs))},
+    const std::string label = label_of(difference, runs);
+    most_lines = std::max(most_lines, 1 + std::ranges::count(label, '\n'));
+    json value{{"what", label},
                {"mean", rounded(scale * difference.of.mean)},
                {"verdict", verdict_of(difference)}};
     if (!std::isnan(difference.of.low)) {
@@ -129,7 +145,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
     values.push_back(std::move(value));
   }
   if (values.empty()) return {};
-  json spec = base_spec(static_cast<int>(60 + 32 * values.size()));
+  json spec = base_spec(static_cast<int>(60 + (14 * most_lines + 6) * std::ssize(values)));
   spec["data"] = {{"values", values}};
   json x = quantitative("mean", axis_title(losses, scores));
   x["scale"] = {{"zero", true}};
@@ -137,7 +153,10 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
                {"type", "nominal"},
                {"title", nullptr},
                {"sort", nullptr},
-               {"axis", {{"labelLimit", 220}, {"labelExpr", "split(datum.label, ': ')"}}}};
+               {"axis",
+                {{"labelLimit", 220},
+                 {"labelExpr", "split(datum.label, '\\n')"},
+                 {"labelOffset", -6.5 * static_cast<double>(most_lines - 1)}}}};
   const json color{{"field", "verdict"},
                    {"type", "nominal"},
                    {"scale",

@@ -153,7 +153,7 @@ std::optional<Figure> gate_saturation(const Runs& runs) {
                       {"strokeDash",
                        {{"field", "what"},
                         {"type", "nominal"},
-                        {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 2}}}}}};
+                        {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 1}}}}}};
   spec["encoding"].update(line_channels(names_of(runs), SecondChannel::kOpacity));
   return Figure{
       "gate_saturation",

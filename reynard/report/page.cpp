@@ -13,6 +13,8 @@ namespace reynard::report {
 namespace {
 
 std::string title_of(const Runs& runs) {
+  constexpr size_t kMostNames = 4;
+  if (runs.size() > kMostNames) return fmt::format("What {} models remember", runs.size());
   std::string names;
   for (size_t i = 0; i < runs.size(); ++i) {
     names += i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ";

@@ -30,6 +30,7 @@ h1 { font-size: clamp(28px, 4.4vw, 42px); line-height: 1.15; letter-spacing: -.0
 h2 { font-size: 24px; line-height: 1.25; letter-spacing: -.01em; margin: 0 0 4px; }
 h3 { font-size: 16px; margin: 0 0 8px; }
 p { margin: 8px 0; }
+h1, h2, h3, p, li, dd, figcaption { overflow-wrap: anywhere; }
 .lead { color: var(--soft); font-size: 17px; max-width: 46em; }
 nav { display: flex; flex-wrap: wrap; gap: 8px; margin: 20px 0 0; padding: 0; }
 nav a {
@@ -99,6 +100,21 @@ footer { color: var(--soft); font-size: 13px; padding-bottom: 48px; border-top: 
 
 const std::string_view kPageScript = R"js(
 (() => {
+  // Names of runs stand in as many columns as fit.
+  const pen = document.createElement("canvas").getContext("2d");
+  const fitLegends = (node, width, font) => {
+    if (node === null || typeof node !== "object") return;
+    if (node.field === "run" && node.legend && node.scale) {
+      pen.font = "12px " + font;
+      const label = Math.max(...node.scale.domain.map((name) => pen.measureText(name).width));
+      const mark = node.legend.symbolSize ? 54 : 36;
+      node.legend.columns = Math.max(1, Math.floor((width - 20) / (label + mark)));
+      node.legend.labelLimit = width - mark - 20;
+    }
+    for (const [key, value] of Object.entries(node)) {
+      if (key !== "values") fitLegends(value, width, font);
+    }
+  };
   const draw = (plot) => {
     const spec = JSON.parse(document.getElementById("spec-" + plot.id).textContent);
     const meta = spec.usermeta || {};
@@ -112,6 +128,7 @@ const std::string_view kPageScript = R"js(
       const size = Math.floor(((width - 80) / columns - 16) / meta.cells) * meta.cells;
       spec.spec.width = spec.spec.height = Math.max(meta.least, Math.min(meta.largest, size));
     }
+    fitLegends(spec, width, spec.config.font);
     if (meta.minimum && width < meta.minimum) spec.width = meta.minimum;
     const options = Object.assign({}, meta.embedOptions, {
       actions: { export: true, source: false, compiled: false, editor: false },

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 namespace reynard::report {
@@ -14,6 +15,7 @@ using json = nlohmann::json;
 constexpr std::array<const char*, 8> kColors = {
     "#e4572e", "#17807e", "#7c3aed", "#ca8a04", "#db2777", "#2563eb", "#65a30d", "#64748b"};
 constexpr size_t kRounds = 4;
+constexpr size_t kPaperWidth = 780;  // pixels of a figure in a file, less its axis
 // Drawn and left out in turns, in pixels; unlike the finer dashes of fitted lines and marks.
 const std::array<std::vector<int>, kRounds> kDashes = {{{1, 0}, {10, 4}, {2, 3}, {10, 3, 2, 3}}};
 constexpr std::array<double, kRounds> kOpacities = {1, 0.5, 0.3, 0.15};
@@ -22,15 +24,28 @@ size_t round_of(size_t index) {
   return index / kColors.size() % kRounds;
 }
 
+// How many names fit beside each other, with a mark and the space between them.
+size_t legend_columns(const std::vector<std::string>& names) {
+  constexpr size_t kCharacterWidth = 7;
+  constexpr size_t kMarkWidth = 54;
+  size_t longest = 1;
+  for (const std::string& name : names) longest = std::max(longest, name.size());
+  return std::clamp<size_t>(
+      kPaperWidth / (kCharacterWidth * longest + kMarkWidth), 1, std::max<size_t>(1, names.size()));
+}
+
 // The field "run" with what each name gets.
 template <class OfRun>
 json channel(const std::vector<std::string>& names, const OfRun& of_run) {
   json range = json::array();
   for (size_t i = 0; i < names.size(); ++i) range.push_back(of_run(i));
-  json legend{{"orient", "top"}, {"title", nullptr}};
+  json legend{{"orient", "top"},
+              {"title", nullptr},
+              {"columns", legend_columns(names)},  // on paper; the page measures its own width
+              {"labelLimit", kPaperWidth}};
   if (names.size() > kColors.size()) {
-    // Lines of 30 pixels, on which dashes can be seen, in rows.
-    legend.update({{"symbolType", "stroke"}, {"symbolSize", 900}, {"columns", 4}});
+    // Lines of 30 pixels, on which dashes can be seen.
+    legend.update({{"symbolType", "stroke"}, {"symbolSize", 900}});
   }
   return {{"field", "run"},
           {"type", "nominal"},

@@ -5,6 +5,7 @@
 #include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
+#include "reynard/report/run_names.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -313,6 +314,13 @@ std::vector<RunResults> read_runs(const std::vector<fs::path>& folders) {
       const std::string marked = own;
       for (int n = 2; !names.insert(own).second; ++n) own = fmt::format("{} ({})", marked, n);
     }
+  }
+  std::vector<std::string> whole;
+  for (const RunResults& run : runs) whole.push_back(run.name);
+  const ShortNames shortened = short_names(whole);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    runs[i].name = shortened.names[i];
+    if (runs[i].name != whole[i]) runs[i].shared = shortened.shared;
   }
   return runs;
 }

@@ -16,6 +16,7 @@ namespace reynard::report {
 struct RunResults {
   std::string name;        // of the run, unique on the page; printable, as the next
   std::string model_name;  // as its files name it; other runs may have the same
+  std::string shared;      // settings in the names of all runs of a sweep, which `name` leaves out
   std::filesystem::path folder;
   nlohmann::json run = nlohmann::json::object();         // run.json, or empty
   std::vector<nlohmann::json> metrics;                   // metrics.jsonl, one per logged step
@@ -39,7 +40,8 @@ struct RunResults {
 RunResults read_run(const std::filesystem::path& folder);
 
 // Reads all and makes their names unique: those of one name are told apart by their folders
-// ("fox (seed-0)", "fox (seed-1)"), a folder named twice by numbers ("fox", "fox (2)").
+// ("fox (seed-0)", "fox (seed-1)"), a folder named twice by numbers ("fox", "fox (2)"). Those of a
+// sweep are shortened (run_names.h).
 std::vector<RunResults> read_runs(const std::vector<std::filesystem::path>& folders);
 
 // The sample lines of a task; empty where there are none that its summary is of.

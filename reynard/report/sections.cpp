@@ -105,7 +105,11 @@ std::string lead_text(const Runs& runs) {
     size_t i = 0;
     for (const std::string& name : texts) lead += fmt::format("{}{}", i++ ? ", " : "", name);
   }
-  return lead + ".";
+  lead += ".";
+  const auto of_sweep =
+      std::ranges::find_if(runs, [](const RunResults& run) { return !run.shared.empty(); });
+  if (of_sweep != runs.end()) lead += fmt::format(" All of the sweep have {}.", of_sweep->shared);
+  return lead;
 }
 
 std::string verdict_section(const Runs& runs, const VerdictOptions& options) {
