@@ -1,6 +1,7 @@
 #include "reynard/report/page.h"
 
 #include "reynard/report/differences.h"
+#include "reynard/report/run_look.h"
 #include "reynard/report/sections.h"
 #include "reynard/report/verdict.h"
 
@@ -81,6 +82,7 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
   for (Figure& figure : checkpoint_figures(runs)) groups[5].figures.push_back(std::move(figure));
   for (FigureGroup& group : groups) {
     if (group.figures.size() == 1) group.columns = 1;
+    for (Figure& figure : group.figures) list_drawn_runs(figure.spec);
   }
   std::erase_if(groups, [](const FigureGroup& group) { return group.figures.empty(); });
   return groups;

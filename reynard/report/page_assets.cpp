@@ -106,7 +106,8 @@ const std::string_view kPageScript = R"js(
     if (node === null || typeof node !== "object") return;
     if (node.field === "run" && node.legend && node.scale) {
       pen.font = "12px " + font;
-      const label = Math.max(...node.scale.domain.map((name) => pen.measureText(name).width));
+      const names = node.legend.values || node.scale.domain;
+      const label = Math.max(...names.map((name) => pen.measureText(name).width));
       const mark = node.legend.symbolSize ? 54 : 36;
       node.legend.columns = Math.max(1, Math.floor((width - 20) / (label + mark)));
       node.legend.labelLimit = width - mark - 20;

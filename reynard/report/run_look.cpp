@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 namespace reynard::report {
 
@@ -53,6 +54,27 @@ json channel(const std::vector<std::string>& names, const OfRun& of_run) {
           {"legend", legend}};
 }
 
+// The runs of all rows of data in a specification.
+void collect_runs(const json& spec, std::set<json>& runs) {
+  if (!spec.is_structured()) return;
+  if (spec.is_object() && spec.contains("run")) runs.insert(spec.at("run"));
+  for (const json& child : spec) collect_runs(child, runs);
+}
+
+void list_runs(const std::set<json>& drawn, json& spec) {
+  if (!spec.is_structured()) return;
+  const auto field = spec.is_object() ? spec.find("field") : spec.end();
+  if (field == spec.end() || *field != "run" || !spec.value("legend", json()).is_object()) {
+    for (json& child : spec) list_runs(drawn, child);
+    return;
+  }
+  json listed = json::array();
+  for (const json& name : spec.at("scale").at("domain")) {
+    if (drawn.contains(name)) listed.push_back(name);
+  }
+  if (listed.size() < spec.at("scale").at("domain").size()) spec["legend"]["values"] = listed;
+}
+
 }  // namespace
 
 std::string run_color(size_t index) {
@@ -86,6 +108,12 @@ json line_channels(const std::vector<std::string>& names, SecondChannel second) 
     opacity["scale"]["type"] = "ordinal";  // else what lies evenly between the first two
   }
   return channels;
+}
+
+void list_drawn_runs(json& spec) {
+  std::set<json> drawn;
+  collect_runs(spec, drawn);
+  list_runs(drawn, spec);
 }
 
 }  // namespace reynard::report

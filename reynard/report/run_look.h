@@ -23,4 +23,7 @@ enum class SecondChannel { kDash, kOpacity };
 nlohmann::json line_channels(const std::vector<std::string>& names,
                              SecondChannel second = SecondChannel::kDash);
 
+// Leaves in the legends of a figure's runs those that it has data of; colours stay.
+void list_drawn_runs(nlohmann::json& spec);
+
 }  // namespace reynard::report

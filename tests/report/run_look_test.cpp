@@ -83,5 +83,32 @@ TEST(RunLook, EightRunsAreAllSolid) {
   }
 }
 
+// The legends of all channels that tell runs apart.
+std::vector<json> legends_of(const json& spec) {
+  std::vector<json> legends;
+  if (spec.is_object() && spec.value("field", "") == "run") return {spec.at("legend")};
+  if (spec.is_structured()) {
+    for (const json& child : spec) {
+      for (json& legend : legends_of(child)) legends.push_back(std::move(legend));
+    }
+  }
+  return legends;
+}
+
+// A model without gates has no line among theirs; its colour is taken all the same.
+TEST(RunLook, LegendsListRunsThatAreDrawn) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  for (json& line : runs[0].metrics) line.erase("gates_open");
+  const auto specs = test::specs_of(page(runs, {}, "vegaEmbed"));
+  const std::vector<json> gates = legends_of(specs.at("gate_saturation"));
+  ASSERT_EQ(gates.size(), 1);
+  EXPECT_EQ(gates[0].value("values", json()), json{"transformer"});
+  EXPECT_EQ(range_of(specs.at("gate_saturation"), "color").size(), 2);
+  for (const json& legend : legends_of(specs.at("training_loss"))) {
+    EXPECT_FALSE(legend.contains("values"));
+  }
+}
+
 }  // namespace
 }  // namespace reynard::report
