@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace reynard::report {
 
@@ -86,6 +87,30 @@ std::optional<Figure> head_maps_figure(const RunResults& run,
                 maps_spec(maps)};
 }
 
+constexpr double kFontSize = 9;  // of the tokens under the gates; letters are 0.6 as wide
+
+// How the tokens stand under the gates, so that they do not touch.
+struct TokenLabels {
+  bool turned = false;  // by a quarter: they are longer than a letter
+  double column = 0;    // pixels that each needs across
+  double depth = 0;     // pixels below the map
+};
+TokenLabels token_labels(const json& text) {
+  constexpr double kMostDepth = 90;  // longer ones are cut
+  size_t longest = 0;                // in characters
+  bool is_wide = false;              // as Chinese ones, from U+3000 on
+  for (const json& token : text) {
+    const auto label = token.is_string() ? token.get<std::string>() : token.dump();
+    longest = std::max<size_t>(longest, std::ranges::count_if(label, [](unsigned char c) {
+                                 return (c & 0xc0) != 0x80;  // begins a character of UTF-8
+                               }));
+    is_wide = is_wide || std::ranges::any_of(label, [](unsigned char c) { return c >= 0xe3; });
+  }
+  if (longest <= 1 && !is_wide) return {false, 0.62 * kFontSize, kFontSize};
+  const double width = (is_wide ? 1 : 0.62) * kFontSize * static_cast<double>(longest);
+  return {true, 1.2 * kFontSize, std::min(width, kMostDepth)};
+}
+
 // Every gate of the heads at every token of the text.
 json gate_values(const json& series, const std::vector<Head>& heads) {
   json values = json::array();
@@ -112,7 +137,10 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
   for (size_t i = 0; i < text.size(); ++i) letters.push_back({{"i", i}, {"t", text[i]}});
   json spec = base_spec(static_cast<int>(heads.size()) * 14);
   draw_on_canvas(spec);
-  spec["usermeta"]["minimum"] = 860;  // pixels: letters stay readable, the page scrolls the rest
+  const TokenLabels labels = token_labels(text);
+  // Pixels: names of heads, and tokens that stay readable; the page scrolls the rest.
+  spec["usermeta"]["minimum"] =
+      std::ceil(std::max(860.0, 90 + labels.column * static_cast<double>(text.size())));
   json x = quantitative("i", "");
   x["axis"] = nullptr;
   x["scale"] = {{"domain", {0, text.size()}}, {"nice", false}};
@@ -123,6 +151,13 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
   json order = json::array();
   for (const Head& head : heads) order.push_back(head.label());
   json row{{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
+  json letters_mark{{"type", "text"},
+                    {"font", "ui-monospace, Menlo, Consolas, monospace"},
+                    {"fontSize", kFontSize},
+                    {"baseline", labels.turned ? "middle" : "top"},
+                    {"y", {{"expr", "height + 4"}}}};
+  if (labels.turned)
+    letters_mark.update({{"angle", 270}, {"align", "right"}, {"limit", labels.depth}});
   spec["layer"] = {
       {{"data", {{"values", values}}},
        {"transform", {{{"calculate", "datum.i + 1"}, {"as", "i2"}}}},
@@ -138,16 +173,11 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
            {{"field", "f"}, {"type", "quantitative"}, {"title", "gate"}, {"format", ".3f"}}}}}}},
       {{"data", {{"values", letters}}},
        {"transform", {{{"calculate", "datum.i + 0.5"}, {"as", "middle"}}}},
-       {"mark",
-        {{"type", "text"},
-         {"font", "ui-monospace, Menlo, Consolas, monospace"},
-         {"fontSize", 9},
-         {"baseline", "top"},
-         {"y", {{"expr", "height + 4"}}}}},
+       {"mark", letters_mark},
        {"encoding",
         {{"x", {{"field", "middle"}, {"type", "quantitative"}}},
          {"text", {{"field", "t"}, {"type", "nominal"}}}}}}};
-  spec["padding"] = {{"left", 5}, {"right", 5}, {"top", 5}, {"bottom", 22}};
+  spec["padding"] = {{"left", 5}, {"right", 5}, {"top", 5}, {"bottom", 13 + labels.depth}};
   return Figure{
       fmt::format("forget_gates_{}", index + 1),
       run.name + ": forget gates",
