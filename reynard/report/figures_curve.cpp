@@ -46,7 +46,7 @@ json regions_of(const json& summary, double longest) {
     layers.push_back(region(0,
                             longest,
                             kUnknown,
-                            copies == Copying::kNo ? "no difference: has not learned to copy yet"
+                            copies == Copying::kNo ? "has not learned to copy yet"
                                                    : "too few repeats to tell"));
     return layers;
   }

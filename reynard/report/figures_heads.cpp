@@ -14,7 +14,8 @@ namespace reynard::report {
 namespace {
 
 constexpr int kBins = 20;
-constexpr size_t kMostRows = 48;  // heads in the figure of gates
+constexpr double kLoosest = -1, kTightest = -20;  // logs of the tolerances that are tried
+constexpr size_t kMostRows = 48;                  // heads in the figure of gates
 
 const json& heads_of(const json& inspection) {
   static const json kNone = json::array();
@@ -57,8 +58,8 @@ json sweep_spec(const json& inspection,
   }
   if (values.empty()) return {};
   json spec = base_spec(240);
-  json x = quantitative("tolerance", "ln ε: log of the attention that may be dropped");
-  x["scale"] = {{"domain", {-20, -1}}, {"nice", false}, {"reverse", true}};
+  json x = quantitative("tolerance", "tolerance ln ε");
+  x["scale"] = {{"domain", {kTightest, kLoosest}}, {"nice", false}, {"reverse", true}};
   x["axis"] = {{"tickCount", 10}};
   json y = quantitative(field, title);
   y["axis"] = {{"format", format}};
@@ -68,7 +69,8 @@ json sweep_spec(const json& inspection,
                     {"encoding", {{"x", x}, {"y", y}, {"color", {{"value", run_color(0)}}}}}}};
   const double used = number_at(inspection, "/settings/log_tolerance");
   if (used < 0) {
-    spec["layer"].push_back(marked_position(used, fmt::format("shown on this page: {:g}", used)));
+    const MarkStyle style{.label_left = used < (kLoosest + kTightest) / 2};  // where more room is
+    spec["layer"].push_back(marked_position(used, fmt::format("this page: {:g}", used), style));
   }
   return spec;
 }
@@ -141,7 +143,7 @@ std::optional<Figure> gate_histograms(const json& inspection) {
   if (values.empty()) return {};
   json spec = base_spec(static_cast<int>(order.size()) * 15);
   spec["data"] = {{"values", values}};
-  json x = quantitative("from", "forget gate f (0: forgets all, 1: keeps all)");
+  json x = quantitative("from", "gate f (0: forgets, 1: keeps)");
   x["scale"] = {{"domain", {0, 1}}, {"nice", false}};
   spec["mark"] = {{"type", "rect"}, {"tooltip", true}};
   spec["encoding"] = {

@@ -34,7 +34,7 @@ Curve curve_of(const RunResults& run, const std::string& key) {
 
 json tokens_axis() {
   json x = quantitative("tokens", "training tokens");
-  x["axis"] = {{"format", "~s"}};
+  x["axis"] = {{"format", "~s"}, {"labelFlush", true}};
   x["scale"] = {{"nice", false}};
   return x;
 }

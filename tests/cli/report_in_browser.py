@@ -1,6 +1,6 @@
 """Pages of reynard report, compare and inspect in headless Chromium, at the widths of a desktop and of a phone:
 report_in_browser.py PAGE... Every figure must be drawn, with a title and a caption, and nothing may be wider than the page but
-what scrolls by itself; names of runs are read in full, in legends and beside differences. Exits with 77 where there is no Chromium."""
+what scrolls by itself; text in figures is not cut. Exits with 77 where there is no Chromium."""
 import os
 import sys
 
@@ -24,11 +24,10 @@ TOO_WIDE = """[...document.querySelectorAll('body *')].filter(e => {
 UNEXPLAINED = """[...document.querySelectorAll('figure')].filter(f =>
   !f.querySelector('h3')?.textContent || !f.querySelector('figcaption')?.textContent.includes('.'))"""
 
-# Text of legends and of what differences are between that is cut: by its figure's edge, or to an ellipsis.
+# Text that is cut: by its figure's edge, or to an ellipsis.
 CUT = """[...document.querySelectorAll('svg.marks')].flatMap(svg => {
   const edge = svg.getBoundingClientRect();
-  const labels = '.role-legend text' + (svg.closest('.plot').id === 'differences' ? ', .role-axis-label text' : '');
-  return [...svg.querySelectorAll(labels)].filter(text => {
+  return [...svg.querySelectorAll('text')].filter(text => {
     const box = text.getBoundingClientRect();
     return box.left < edge.left - 1 || box.right > edge.right + 1 || text.textContent.includes('…');
   }).map(text => svg.closest('.plot').id + ': ' + text.textContent);
