@@ -114,7 +114,7 @@ double drawn_scale(const Difference& difference) {
 }
 
 std::string axis_title(bool losses, bool scores) {
-  if (losses && scores) return "difference (losses: %, scores: points)";
+  if (losses && scores) return "difference (% or points)";
   return losses ? "difference (%)" : "difference (points)";
 }
 
@@ -165,21 +165,24 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
                    {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 1}}}};
   spec["encoding"] = {{"y", y}, {"color", color}};
   spec["layer"] = {
-      {{"mark", {{"type", "rule"}, {"strokeWidth", 3}}},
-       {"encoding",
-        {{"x", {{"field", "low"}, {"type", "quantitative"}}}, {"x2", {{"field", "high"}}}}}},
       {{"mark", {{"type", "point"}, {"filled", true}, {"size", 60}, {"tooltip", true}}},
        {"encoding", {{"x", x}}}},
       {{"mark", {{"type", "rule"}, {"strokeDash", {4, 4}}}},
        {"encoding", {{"x", {{"datum", 0}}}, {"y", nullptr}, {"color", nullptr}}}}};
+  // Of no interval at all Vega would complain.
+  if (std::ranges::any_of(values, [](const json& value) { return value.contains("low"); })) {
+    const json low{{"field", "low"}, {"type", "quantitative"}};
+    const json interval{{"mark", {{"type", "rule"}, {"strokeWidth", 3}}},
+                        {"encoding", {{"x", low}, {"x2", {{"field", "high"}}}}}};
+    spec["layer"].insert(spec["layer"].begin(), interval);
+  }
   std::string caption =
       "Each bar is the 95 % interval of a paired mean difference, of scores in points, of losses "
       "in "
       "percent of the first run's mean; below zero the first is better in losses, worse in scores. "
       "A grey bar means that the runs cannot be told apart; amber bars lie wholly on one side of "
       "zero and farther from it than another seed would move them, violet ones no farther. A point "
-      "without a bar: there is "
-      "no interval.";
+      "without a bar: there is no interval.";
   if (!not_drawn.empty()) caption += fmt::format(" Not drawn: {}.", fmt::join(not_drawn, ", "));
   return Figure{"differences", "Differences and their intervals", caption, spec};
 }

@@ -82,7 +82,7 @@ std::vector<json> marks_of_length(int64_t trained,
 }  // namespace
 
 json base_spec(int height) {
-  return {{"$schema", "https://vega.github.io/schema/vega-lite/v5.json"},
+  return {{"$schema", "https://vega.github.io/schema/vega-lite/v6.json"},
           {"width", "container"},
           {"height", height},
           {"autosize", {{"type", "fit-x"}, {"contains", "padding"}}},

@@ -1,6 +1,6 @@
 """Pages of reynard report, compare and inspect in headless Chromium, at the widths of a desktop and of a phone:
 report_in_browser.py PAGE... Every figure must be drawn, with a title and a caption, and nothing may be wider than the page but
-what scrolls by itself; text in figures is not cut. Exits with 77 where there is no Chromium."""
+what scrolls by itself; text in figures is not cut, and the console is silent. Exits with 77 where there is no Chromium."""
 import os
 import sys
 
@@ -34,6 +34,23 @@ CUT = """[...document.querySelectorAll('svg.marks')].flatMap(svg => {
 })"""
 
 
+def watch(page):
+    """What the console says from now on, as a list that grows."""
+    said = []
+    receive = page.receive
+
+    def receive_and_note():
+        message = receive()
+        if message.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            said.append(message["params"])
+        return message
+
+    page.receive = receive_and_note
+    page.call("Runtime.enable")
+    page.call("Log.enable")
+    return said
+
+
 def check(page, path, width):
     with open(path, encoding="utf-8") as file:
         figures = file.read().count('<script type="application/json"')
@@ -48,7 +65,9 @@ def check(page, path, width):
 
 
 with Browser() as browser:
+    said = watch(browser.page)
     for path in sys.argv[1:]:
         for width in (1280, 375):
             check(browser.page, path, width)
+    assert not said, said[:2]
 print("ok")
