@@ -148,8 +148,7 @@ std::string command_section(const json& inspection) {
   const std::string command = text_at(inspection, "/command");
   if (command.empty()) return "";
   return fmt::format(
-      "<section id=\"repeat\"><h2>Repeat it</h2><div class=\"card\"><pre "
-      "class=\"commands\">{}</pre>"
+      "<section id=\"repeat\"><h2>Repeat it</h2><div class=\"card\"><pre>{}</pre>"
       "</div></section>\n",
       html(command));
 }

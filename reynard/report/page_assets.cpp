@@ -73,10 +73,9 @@ figcaption { color: var(--soft); font-size: 14px; line-height: 1.55; margin-top:
 @media (min-width: 900px) { .grid.two { grid-template-columns: 1fr 1fr; } }
 pre {
   background: var(--code); border-radius: 10px; padding: 14px 16px; margin: 8px 0; overflow-x: auto;
-  font: 13px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre;
-  max-height: 420px;
+  font: 13px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+  white-space: pre-wrap; overflow-wrap: anywhere; max-height: 420px;
 }
-pre.commands { white-space: pre-wrap; overflow-wrap: anywhere; }
 .prompt { color: var(--soft); }
 .written { background: color-mix(in srgb, var(--accent) 14%, transparent); border-radius: 3px; }
 dl { display: grid; grid-template-columns: minmax(120px, 170px) 1fr; gap: 8px 18px; margin: 0; }
@@ -95,7 +94,14 @@ footer { color: var(--soft); font-size: 13px; padding-bottom: 48px; border-top: 
   dl { grid-template-columns: 1fr; gap: 2px; }
   dd { margin-bottom: 8px; }
 }
-@media print { nav { display: none; } .card { break-inside: avoid; box-shadow: none; } }
+@media print {
+  nav { display: none; }
+  .card { break-inside: avoid; box-shadow: none; }
+  pre { max-height: none; }
+  pre, .scroll { overflow: visible; }  /* paper does not scroll */
+  .scroll table { font-size: 12px; }
+  .scroll th, .scroll td { white-space: normal; overflow-wrap: anywhere; min-width: 0; }
+}
 )css";
 
 const std::string_view kPageScript = R"js(

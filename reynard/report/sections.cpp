@@ -233,7 +233,7 @@ std::string repeat_section(const Runs& runs, const std::string& command) {
   std::string text =
       "<section id=\"repeat\"><h2>Repeat it</h2><p class=\"intro\">The commands that made these "
       "numbers, in order. The effective settings of each run are in its experiment.toml.</p>"
-      "<div class=\"card\"><pre class=\"commands\">";
+      "<div class=\"card\"><pre>";
   for (const std::string& line : lines) text += html(line) + "\n";
   text += "</pre>";
   std::set<std::string> revisions;

@@ -43,7 +43,7 @@ TEST_F(EvalCommand, PagesFitADesktopAndAPhone) {
              "--text",
              "text.txt",
              "--task",
-             "per_position_loss,forgetting_curve,inside,pruning,needle,passkey",
+             "per_position_loss,forgetting_curve,inside,pruning,needle,passkey,text_sample",
              "--length=512",
              kFewPoints,
              "--forgetting_curve.length=64",

@@ -34,6 +34,12 @@ CUT = """[...document.querySelectorAll('svg.marks')].flatMap(svg => {
 })"""
 
 
+# What paper would cut: text samples and tables that scroll on a screen; and samples that scroll sideways there.
+CUT_IN_PRINT = """[...document.querySelectorAll('pre, .scroll')].filter(e =>
+  e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1).map(e => e.tagName + ': ' + e.textContent.slice(0, 40))"""
+SIDEWAYS = """[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent.slice(0, 40))"""
+
+
 def watch(page):
     """What the console says from now on, as a list that grows."""
     said = []
@@ -61,7 +67,16 @@ def check(page, path, width):
     assert page.value("document.documentElement.scrollWidth") <= width, (path, width)
     assert page.value(TOO_WIDE) == [], (path, width, page.value(TOO_WIDE))
     assert page.value(CUT) == [], (path, width, page.value(CUT))
+    assert page.value(SIDEWAYS) == [], (path, width, page.value(SIDEWAYS))
     assert page.value(UNEXPLAINED + ".length") == 0, f"a figure of {path} without title or caption"
+
+
+def check_print(page, path):
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.call("Emulation.setDeviceMetricsOverride", width=720, height=1000, deviceScaleFactor=1, mobile=False)
+    page.navigate("file://" + os.path.abspath(path))
+    assert page.value(CUT_IN_PRINT) == [], (path, page.value(CUT_IN_PRINT))
+    page.call("Emulation.setEmulatedMedia", media="")
 
 
 with Browser() as browser:
@@ -69,5 +84,6 @@ with Browser() as browser:
     for path in sys.argv[1:]:
         for width in (1280, 375):
             check(browser.page, path, width)
+        check_print(browser.page, path)
     assert not said, said[:2]
 print("ok")
