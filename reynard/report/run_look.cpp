@@ -105,6 +105,7 @@ json line_channels(const std::vector<std::string>& names, SecondChannel second) 
   } else {
     json& opacity = channels["opacity"];
     opacity = channel(names, [](size_t i) { return json(kOpacities[round_of(i)]); });
+    opacity["type"] = "ordinal";           // as Vega-Lite wants it
     opacity["scale"]["type"] = "ordinal";  // else what lies evenly between the first two
   }
   return channels;
