@@ -43,11 +43,11 @@ json regions_of(const json& summary, double longest) {
   json layers = json::array();
   const Copying copies = copying(summary);
   if (copies != Copying::kYes) {
-    layers.push_back(region(0,
-                            longest,
-                            kUnknown,
-                            copies == Copying::kNo ? "has not learned to copy yet"
-                                                   : "too few repeats to tell"));
+    layers.push_back(
+        region(0,
+               longest,
+               kUnknown,
+               copies == Copying::kNo ? "has not learned to copy yet" : "too few repeats to tell"));
     return layers;
   }
   const auto limit = [&](double length, double least) {

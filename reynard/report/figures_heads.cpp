@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 namespace reynard::report {
 
@@ -41,12 +42,12 @@ json sweep_points(const json& inspection) {
 }
 
 // A line over the tolerances, the one in use marked.
-// least: what the axis shows at least around 0, so that rounding does not look like a change.
+// least: what the axis shows at least, so that rounding does not look like a change.
 json sweep_spec(const json& inspection,
                 const char* field,
                 const char* title,
                 const char* format,
-                double least) {
+                const std::pair<double, double>& least) {
   json values = json::array();
   double largest = 0;
   for (const json& point : sweep_points(inspection)) {
@@ -63,7 +64,7 @@ json sweep_spec(const json& inspection,
   x["axis"] = {{"tickCount", 10}};
   json y = quantitative(field, title);
   y["axis"] = {{"format", format}};
-  if (largest < least) y["scale"] = {{"domain", {-least, least}}};
+  if (largest < least.second) y["scale"] = {{"domain", {least.first, least.second}}};
   spec["layer"] = {{{"data", {{"values", values}}},
                     {"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
                     {"encoding", {{"x", x}, {"y", y}, {"color", {{"value", run_color(0)}}}}}}};
@@ -241,8 +242,8 @@ std::optional<Figure> pruned_by_layer(const json& inspection) {
 }
 
 std::optional<Figure> sweep_loss(const json& inspection) {
-  const json spec =
-      sweep_spec(inspection, "loss_difference", "change of the loss (nats per token)", "~g", 1e-3);
+  const json spec = sweep_spec(
+      inspection, "loss_difference", "change of the loss (nats per token)", "~g", {-1e-3, 1e-3});
   if (spec.is_null()) return {};
   return Figure{
       "sweep_loss",
@@ -256,7 +257,7 @@ std::optional<Figure> sweep_loss(const json& inspection) {
 
 std::optional<Figure> sweep_pruning(const json& inspection) {
   const json spec =
-      sweep_spec(inspection, "pruned_flops", "share of attention's work skipped", ".0%", 0);
+      sweep_spec(inspection, "pruned_flops", "share of attention's work skipped", ".0%", {0, 0.1});
   if (spec.is_null()) return {};
   return Figure{"sweep_pruning",
                 "What pruning saves",

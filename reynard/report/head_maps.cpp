@@ -133,7 +133,7 @@ json log_color(const char* title, double least) {
       {"legend",
        {{"title", title},
         {"orient", "top"},
-        {"gradientLength", 200},
+        {"gradientLength", 240},  // 60 for each decade and its label
         {"format", "~p"},
         {"values", values}}}};
 }

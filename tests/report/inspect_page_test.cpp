@@ -161,5 +161,14 @@ TEST(InspectPage, AModelWithoutGatesHasNoFiguresOfGates) {
   EXPECT_NE(inspection_findings(inspection)[1].find("no forget gates"), std::string::npos);
 }
 
+// Of nothing saved the axis still is one from 0.
+TEST(InspectPage, WhatPruningSavesIsShownFromZero) {
+  json inspection = example();
+  for (json& point : inspection["sweep"]["points"]) point["pruned_flops"] = 0;
+  const json spec = sweep_pruning(inspection).value().spec;
+  EXPECT_EQ(spec.at("layer")[0].at("encoding").at("y").value("scale", json()),
+            (json{{"domain", {0, 0.1}}}));
+}
+
 }  // namespace
 }  // namespace reynard::report
