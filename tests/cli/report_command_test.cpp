@@ -110,9 +110,9 @@ TEST_F(EvalCommand, ReportPrintsNamesWithoutControls) {
 
 TEST_F(EvalCommand, ReportsOfManyRunsFitTheTerminal) {
   std::vector<std::string> command = {"report"};
-  for (const char* name : {"lr=0.001,hidden_size=128,seed=1",
-                           "lr=0.001,hidden_size=128,seed=2",
-                           "lr=0.002,hidden_size=128,seed=1"}) {
+  for (const char* name : {"four layers, English novels, seed 1",
+                           "four layers, English novels, seed 2",
+                           "four layers, Python sources, seed 1"}) {
     fs::create_directories(folder_ / name);
     test::write_file(folder_ / name / "run.json", json{{"name", name}}.dump());
     test::write_file(folder_ / name / "metrics.jsonl", "{\"tokens\": 64, \"loss\": 2}\n");
@@ -121,7 +121,7 @@ TEST_F(EvalCommand, ReportsOfManyRunsFitTheTerminal) {
   use_empty_vega();
   const ProgramResult report = run(command);
   ASSERT_EQ(report.exit_code, 0) << report.errors;
-  EXPECT_SAYS(report.output, "\nlr=0.001,hidden_size=128,seed=2\n  ");
+  EXPECT_SAYS(report.output, "\nfour layers, English novels, seed 2\n  ");
   std::istringstream lines(report.output);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100) << line;
 }
