@@ -3,10 +3,10 @@
 // values of a block arrive while its scores are computed, the next keys while values are summed.
 //
 // A key's bias is added in registers from pairs of f32 (records.cuh). Where keys reach beyond the
-// block's first query each pair of positions is subtracted by itself; before, the sum is split at
-// that query, and both parts are decays, so nothing cancels. What a row subtracts is raised only
-// when a score exceeds it by 2^8, so that sums are seldom rescaled. Up to D = 128 sums of weights
-// tell, and the weights of a block are then made again: no maximum is looked for otherwise.
+// block's first query, or not all are seen, each pair of positions is subtracted by itself; else
+// the sum is split at that query, and both parts are decays, so nothing cancels. What a row
+// subtracts is raised seldom: at D = 256 when a score exceeds it by 2^8, else when the weights of a
+// lane sum up to more than that. These are then made again; no maximum is looked for otherwise.
 
 #include "reynard/attention/cuda/sm80/forward.h"
 
@@ -125,7 +125,11 @@ class Rows {
       if (__any_sync(~0U, exceeds_references(shift))) raise_references(shift);
       make_weights(shift, sums);
     } else {
-      while (__any_sync(~0U, make_weights(shift, sums))) raise_references(shift);
+      if (__any_sync(~0U, make_weights(shift, sums))) {
+        // Once: scores that are rounded by more than the slack stay above their reference.
+        raise_references(shift);
+        make_weights(shift, sums);
+      }
     }
 #pragma unroll
     for (int a = 0; a < C::kOwn; ++a) total_[a] += sums[a];

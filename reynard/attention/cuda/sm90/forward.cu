@@ -5,8 +5,8 @@
 //
 // The bias of the keys is added by the matrix unit (plan.h); at the edges, where a query's own keys
 // lie, it is added in registers from sums of 48 bits, since a logit near 0 must not pass through a
-// score of hundreds. The maximum that a row subtracts is raised only when a score exceeds it by
-// 2^8, so that sums are seldom rescaled.
+// score of hundreds. What a row subtracts is raised only when a score, or above D = 64 a lane's sum
+// of weights, exceeds it by 2^8, so that sums are seldom rescaled.
 
 #include "reynard/attention/cuda/sm90/forward.h"
 

@@ -181,19 +181,21 @@ class Consumer {
     release_keys();
     if constexpr (kSeen == Seen::kOwn) hide<C::kKeys>(n);
     if constexpr (kSeen == Seen::kEnd) hide_begin(n);
+    float sums[2];
     if constexpr (C::kLooksForMaxima) {
       const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
       wait_for_values();
       if (__any_sync(~0U, exceeds)) raise_references<kSeen>(shift);
-      float sums[2];
       weigh<C::kKeys, kSeen>(shift, sums);
-      total_[0] += sums[0], total_[1] += sums[1];
     } else {
       wait_for_values();
-      float sums[2];
-      while (__any_sync(~0U, weigh<C::kKeys, kSeen>(shift, sums))) raise_references<kSeen>(shift);
-      total_[0] += sums[0], total_[1] += sums[1];
+      if (__any_sync(~0U, weigh<C::kKeys, kSeen>(shift, sums))) {
+        // Once: scores that are rounded by more than the slack stay above their reference.
+        raise_references<kSeen>(shift);
+        weigh<C::kKeys, kSeen>(shift, sums);
+      }
     }
+    total_[0] += sums[0], total_[1] += sums[1];
   }
 
   // Until those of the block before are summed.
