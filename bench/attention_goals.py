@@ -13,7 +13,8 @@ import pathlib
 import re
 import sys
 
-# Runs whose forward and backward have the design of today: from halves of 256 dimensions on (H200), the last two designs before (H100).
+# Runs whose backward has the design of today, from halves of 256 dimensions on (H200), or the one before (H100); of their forwards the last
+# run of an H200 alone looks at sums of weights.
 RUNS = {
     "H200": ["2026-11-29-40cbef2-attention-h200", "2026-11-29-87b4a41-attention-h200", "2026-11-29-87b4a41-attention-fla-h200",
              "2026-11-29-d7d7d22-attention-h200", "2026-11-30-67a89cd-attention-fla-h200", "2026-11-30-67a89cd-attention-h200", "2026-11-30-164bf0e-attention-h200"],

@@ -227,8 +227,8 @@ bool same_model(const nlohmann::json& a, const nlohmann::json& b) {
   return !model.empty() && model == text_at(b, "/identity/model");
 }
 
-bool copies(const nlohmann::json& curve) {
-  return copying(curve) == Copying::kYes;
+bool copies_not(const nlohmann::json& curve) {
+  return copying(curve) == Copying::kNo;
 }
 
 void add_difference(const std::vector<RunResults>& runs,
@@ -248,7 +248,7 @@ void add_difference(const std::vector<RunResults>& runs,
                                               why));
   };
   if (!same_samples(*a, *b)) return leave_out("were measured with other settings or on other text");
-  if (quantity.task == kCurve && !copies(*a) && !copies(*b)) return;  // name_without_memory()
+  if (quantity.task == kCurve && copies_not(*a) && copies_not(*b)) return;  // name_without_memory()
   std::vector<double> differences;
   Difference difference;
   for (const Pair& pair : pairs_of(runs[first], runs[second], quantity)) {
@@ -302,7 +302,7 @@ void name_without_memory(const std::vector<RunResults>& runs, Comparison& compar
   std::vector<std::string> none;
   for (const RunResults& run : runs) {
     const nlohmann::json* curve = run.evaluation(kCurve);
-    if (curve && !copies(*curve)) none.push_back(run.folder.string());
+    if (curve && copies_not(*curve)) none.push_back(run.folder.string());
   }
   if (none.size() < 2) return;
   comparison.left_out.push_back(
@@ -348,8 +348,6 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
     comparison.seeds_known = comparison.seeds_known || difference.same_recipe;
     difference.margin = std::max(seeds, difference.unit == "nats" ? loss_margin : 0);
     if (difference.same_recipe) continue;
-    difference.within_margin =
-        difference.of.p_value < kLevel && std::abs(difference.of.mean) <= difference.margin;
     questions.push_back(&difference);
     p_values.push_back(difference.of.p_value);
   }
@@ -357,7 +355,9 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
   for (size_t i = 0; i < questions.size(); ++i) {
     Difference& difference = *questions[i];
     difference.adjusted_p_value = adjusted[i];
-    difference.differs = adjusted[i] < kLevel && std::abs(difference.of.mean) > difference.margin;
+    const bool beyond_margin = std::abs(difference.of.mean) > difference.margin;
+    difference.differs = adjusted[i] < kLevel && beyond_margin;
+    difference.within_margin = adjusted[i] < kLevel && !beyond_margin;
   }
 }
 
@@ -434,8 +434,7 @@ std::string sentence_of(const Difference& difference,
   if (!difference.differs) {
     const std::string judgement =
         difference.within_margin
-            ? fmt::format(
-                  "{} and {} differ by no more than another seed would move them", first, second)
+            ? fmt::format("{} and {} differ by no more than the margin", first, second)
             : fmt::format("no difference between {} and {}", first, second);
     return fmt::format("{}: {} ({:.{}f} {}, {}).",
                        subject_of(difference),

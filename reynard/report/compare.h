@@ -27,7 +27,7 @@ struct Difference {
   bool same_recipe = false;     // the runs differ by the seed of their training alone
   double margin = 0;            // what another seed of a run may change, in the unit
   bool differs = false;         // adjusted p < 0.05, more than the margin, and not the same recipe
-  bool within_margin = false;   // its own p < 0.05, but not more than the margin
+  bool within_margin = false;   // adjusted p < 0.05, but not more than the margin
 };
 
 struct CompareOptions {
@@ -54,8 +54,8 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
 // with the same weights: whether compare() can say what seeds move it by.
 bool seeds_are_known(const std::vector<RunResults>& runs, std::string_view task);
 
-// "no difference between fox and lru (...)", "fox and lru differ by no more than another seed would
-// move them (...)", "fox is better than lru by 0.12 nats (95 %: 0.10 to
+// "no difference between fox and lru (...)", "fox and lru differ by no more than the margin (...)",
+// "fox is better than lru by 0.12 nats (95 %: 0.10 to
 // 0.14; margin 0.005)". first, second: what its runs are called there.
 std::string sentence_of(const Difference& difference,
                         const std::string& first,

@@ -38,7 +38,7 @@ std::string number(double value, const Difference& difference) {
 
 std::string_view verdict_of(const Difference& difference) {
   if (difference.same_recipe) return "same recipe";
-  if (difference.within_margin) return "within seeds";
+  if (difference.within_margin) return "within margin";
   return difference.differs ? "differs" : "no difference";
 }
 
@@ -83,7 +83,7 @@ std::string differences_section(const Comparison& comparison, const Runs& runs) 
       "p of one as large without any, corrected for all rows. Where many differences are alike, p "
       "is that of the exact sign test; the interval is then Tango's for answers that are right or "
       "wrong, and there is none for others or where all are alike. Only rows that say “differs” "
-      "are more than chance and more than another seed would move; “within seeds” is more than "
+      "are more than chance and more than the margin; “within margin” is more than "
       "chance for these models, but no more than that.</p>";
   text += fmt::format("<p class=\"intro\">{}</p>", seeds_note(comparison));
   if (!comparison.differences.empty()) {
@@ -160,7 +160,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
   const json color{{"field", "verdict"},
                    {"type", "nominal"},
                    {"scale",
-                    {{"domain", {"differs", "within seeds", "no difference", "same recipe"}},
+                    {{"domain", {"differs", "within margin", "no difference", "same recipe"}},
                      {"range", {"#d97706", "#7c3aed", "#94a3b8", "#0d9488"}}}},
                    {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 1}}}};
   spec["encoding"] = {{"y", y}, {"color", color}};
@@ -181,7 +181,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
       "in "
       "percent of the first run's mean; below zero the first is better in losses, worse in scores. "
       "A grey bar means that the runs cannot be told apart; amber bars lie wholly on one side of "
-      "zero and farther from it than another seed would move them, violet ones no farther. A point "
+      "zero and farther from it than the margin, violet ones no farther. A point "
       "without a bar: there is no interval.";
   if (!not_drawn.empty()) caption += fmt::format(" Not drawn: {}.", fmt::join(not_drawn, ", "));
   return Figure{"differences", "Differences and their intervals", caption, spec};

@@ -60,7 +60,8 @@ ShortNames short_names(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     sweep.push_back(parsed(name));
     num_sweep += sweep.back().settings.empty() ? 0 : 1;
-    for (const std::string& setting : sweep.back().settings) {
+    const auto& settings = sweep.back().settings;
+    for (const std::string& setting : std::set<std::string>(settings.begin(), settings.end())) {
       ++counts[setting];
       of_end[last_part(key_of(setting))].insert(key_of(setting));
     }

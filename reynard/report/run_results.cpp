@@ -228,6 +228,26 @@ std::vector<std::string> distinct_parts(const std::vector<RunResults>& runs,
   return marks;
 }
 
+// "; it holds the runs a, b and 3 more: ..."; of a sweep, say; empty without any.
+std::string runs_inside(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;  // what cannot be looked into is not named
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    if (fs::exists(entry->path() / "run.json", ignored)) {
+      names.push_back(config::printable(entry->path().filename().string()));
+    }
+  }
+  if (names.empty()) return "";
+  std::ranges::sort(names);
+  constexpr size_t kShown = 5;
+  const size_t more = names.size() > kShown ? names.size() - kShown : 0;
+  names.resize(names.size() - more);
+  return fmt::format("; it holds the runs {}{}: name those, as {}/*/",
+                     fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "",
+                     folder.string());
+}
+
 }  // namespace
 
 const nlohmann::json* RunResults::evaluation(std::string_view task) const {
@@ -244,25 +264,6 @@ int64_t RunResults::train_length() const {
     if (of_task > 0 && of_task <= kMost) return static_cast<int64_t>(of_task);
   }
   return 0;
-}
-
-// "; it holds the runs a, b and 3 more: ..."; of a sweep, say; empty without any.
-std::string runs_inside(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (fs::exists(entry.path() / "run.json")) {
-      names.push_back(config::printable(entry.path().filename().string()));
-    }
-  }
-  if (names.empty()) return "";
-  std::ranges::sort(names);
-  constexpr size_t kShown = 5;
-  const size_t more = names.size() > kShown ? names.size() - kShown : 0;
-  names.resize(names.size() - more);
-  return fmt::format("; it holds the runs {}{}: name those, as in `reynard report {}/*`",
-                     fmt::join(names, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "",
-                     folder.string());
 }
 
 RunResults read_run(const fs::path& folder) {

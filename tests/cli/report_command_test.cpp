@@ -194,7 +194,7 @@ TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
   }
   expect_error({"report", "sweep"},
                "no results of `reynard eval`; it holds the runs a, b, c, d, e and 1 more: name "
-               "those, as in `reynard report sweep/*`");
+               "those, as sweep/*/");
   ::setenv("REYNARD_VEGA", (folder_ / "nowhere/vega.js").c_str(), 1);
   ::setenv("REYNARD_PYTHON", "/nowhere/python", 1);
   expect_error({"report", "run"}, "/nowhere/vega.js is missing");

@@ -86,5 +86,12 @@ TEST(RunNames, StandUnderEachOtherBesideDifferences) {
   EXPECT_EQ(spec.at("encoding").at("y").at("axis").at("labelExpr"), "split(datum.label, '\\n')");
 }
 
+// A setting that one name lists twice is not one that two names share.
+TEST(RunNames, ASettingTwiceIsNotShared) {
+  const ShortNames names = short_names({"a=1,a=1,x=0", "b=2"});
+  EXPECT_EQ(names.shared, "");
+  EXPECT_EQ(names.names, (std::vector<std::string>{"a=1,a=1,x=0", "b=2"}));
+}
+
 }  // namespace
 }  // namespace reynard::report

@@ -1,4 +1,5 @@
-// What pages say of runs whose losses differ by no more than another seed would move them.
+// What pages say of runs whose losses differ by no more than another seed would move them, the
+// margin.
 
 #include "reynard/report/compare.h"
 #include "reynard/report/differences.h"
@@ -61,12 +62,11 @@ TEST(SeedWords, AnIntervalThatLeavesOutZeroIsNotCalledNoDifference) {
   EXPECT_FALSE(difference.differs);
   EXPECT_TRUE(difference.within_margin);
   const std::string sentence = sentence_of(difference, "a 0", "b 3");
-  EXPECT_EQ(sentence.find("per_position_loss: a 0 and b 3 differ by no more than another seed "
-                          "would move them (-0.1"),
+  EXPECT_EQ(sentence.find("per_position_loss: a 0 and b 3 differ by no more than the margin (-0.1"),
             0)
       << sentence;
   const auto figure = difference_figure(comparison, runs);
-  EXPECT_SAYS(figure->spec.dump(), "\"within seeds\"");
+  EXPECT_SAYS(figure->spec.dump(), "\"within margin\"");
   // Seeds of one recipe are no question, whatever their intervals.
   EXPECT_FALSE(comparison.differences.at(0).within_margin);
 }
@@ -78,7 +78,7 @@ TEST(SeedWords, NoPageJudgesOnePairTwice) {
   const std::string compared = page(runs, {.comparison = &comparison}, "vegaEmbed");
   const std::string reported = page(runs, {}, "vegaEmbed");
   for (const std::string& text : {compared, reported}) {
-    EXPECT_SAYS(text, "a 0 and b 3 differ by no more than another seed would move them");
+    EXPECT_SAYS(text, "a 0 and b 3 differ by no more than the margin");
     EXPECT_EQ(text.find("is better than"), std::string::npos);
     EXPECT_EQ(text.find("told apart by their loss"), std::string::npos);
   }
