@@ -104,7 +104,8 @@ TEST(Safetensors, TensorsAreAlignedToTheirElements) {
   const std::string bytes = test::read_file(path);
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), 8);
-  for (const TensorInfo& info : SafetensorsFile(path).tensors()) {
+  const SafetensorsFile file(path);
+  for (const TensorInfo& info : file.tensors()) {
     EXPECT_EQ((8 + header_bytes + info.begin) % c10::elementSize(info.dtype), 0U) << info.name;
   }
 }
