@@ -132,13 +132,19 @@ TEST(Run, LossIsTheMeanOfTheLastTenth) {
   EXPECT_NEAR(result.loss, sum / 4, 1e-9);
 }
 
-// Nobody goes on from a checkpoint of a streak of skipped steps while it may pass.
-TEST(Run, SkippedStepsAreNotSavedUntilTheEnd) {
-  const test::TempDir folder;
+// Its first step throws the weights so far that no later one is finite.
+Experiment diverging_run(const test::TempDir& folder) {
   Experiment experiment = still_run(folder, random_documents({90}, 4));
   experiment.validation.path.clear();
   experiment.schedule.warmup_fraction = 0;
   experiment.optimizer.learning_rate = 1e15;
+  return experiment;
+}
+
+// Nobody goes on from a checkpoint of a streak of skipped steps while it may pass.
+TEST(Run, SkippedStepsAreNotSavedUntilTheEnd) {
+  const test::TempDir folder;
+  Experiment experiment = diverging_run(folder);
   experiment.training.tokens = 6 * experiment.tokens_per_step();
   experiment.training.checkpoint_every = experiment.tokens_per_step();
   experiment.training.keep_checkpoints = 10;
@@ -152,10 +158,7 @@ TEST(Run, SkippedStepsAreNotSavedUntilTheEnd) {
 // Its lines tell what went wrong; without a line there is nothing to keep.
 TEST(Run, MetricsOfARunThatDivergedStay) {
   const test::TempDir folder;
-  Experiment experiment = still_run(folder, random_documents({90}, 4));
-  experiment.validation.path.clear();
-  experiment.schedule.warmup_fraction = 0;
-  experiment.optimizer.learning_rate = 1e15;
+  Experiment experiment = diverging_run(folder);
   experiment.training.tokens = 60 * experiment.tokens_per_step();
   experiment.training.checkpoint_every = 0;
   experiment.training.max_skipped_steps = 3;
@@ -172,10 +175,7 @@ TEST(Run, MetricsOfARunThatDivergedStay) {
 // However few steps are left for a loss that is not finite.
 TEST(Run, EndingWithASkippedStepIsDiverging) {
   const test::TempDir folder;
-  Experiment experiment = still_run(folder, random_documents({90}, 4));
-  experiment.validation.path.clear();
-  experiment.schedule.warmup_fraction = 0;
-  experiment.optimizer.learning_rate = 1e15;
+  Experiment experiment = diverging_run(folder);
   experiment.training.tokens = 5 * experiment.tokens_per_step();
   EXPECT_THROW(run(experiment, {}), Diverged);
   EXPECT_FALSE(fs::exists(folder / "run/result.json"));

@@ -15,7 +15,6 @@ constexpr auto kLn2High = static_cast<float>(kLn2), kLn2Low = static_cast<float>
 // it, or keys at its begin are pruned.
 enum class Seen { kOwn, kWhole, kEnd };
 
-// One warpgroup: 64 queries of each task.
 template <class C>
 class Consumer {
  public:
@@ -336,9 +335,8 @@ class Consumer {
     }
   }
 
-  // Whether a score lies so far above its row's reference that the reference must be raised. Scores
-  // below 0 count as 0: then the bits of a float order as integers do, of which one instruction
-  // compares three. A row whose scores are all that low is told too often, never too seldom.
+  // Whether a reference must be raised. Scores below 0 count as 0 (told too often, never too
+  // seldom): bits then order as integers do, of which one instruction compares three.
   __device__ __forceinline__ bool exceeds_reference(const float (&shift)[2]) const {
     const auto bits = [&](int i) { return __float_as_int(scores_[i]); };
     bool exceeds = false;
