@@ -345,21 +345,23 @@ TEST_F(DebugChecks, RejectGatesThatAreNotGates) {
 
 TEST_F(DebugChecks, RejectFirstKeysThatDecreaseOrAreNegative) {
   const AttentionInputs in = random_inputs({.B = 1, .Tq = 3, .Tk = 3, .H = 1, .G = 1, .D = 8});
+  const auto row_of = [](at::ArrayRef<int> first_key) {
+    return test::on_test_device(at::tensor(first_key, at::kInt).unsqueeze(0));
+  };
   const auto expect = [&](const at::Tensor& first_key, const std::string& text) {
     EXPECT_SAYS(test::error_of([&] { attention(in.q, in.k, in.v, in.log_gate, first_key); }),
                 "attention: " + text);
     EXPECT_SAYS(test::error_of([&] { gate_sums(in.log_gate, first_key); }), "gate_sums: " + text);
   };
-  expect(at::tensor({2, 1, 0}, at::kInt).unsqueeze(0),
-         "first_key at [0, 1] = 1; expected non-decreasing values >= 0");
-  expect(at::tensor({-3, 0, 0}, at::kInt).unsqueeze(0), "first_key at [0, 0] = -3");
-  EXPECT_NO_THROW(gate_sums(in.log_gate, at::tensor({0, 2, 2}, at::kInt).unsqueeze(0)));
-  EXPECT_NO_THROW(gate_sums(in.log_gate, at::zeros({1, 0}, at::kInt)));
+  expect(row_of({2, 1, 0}), "first_key at [0, 1] = 1; expected non-decreasing values >= 0");
+  expect(row_of({-3, 0, 0}), "first_key at [0, 0] = -3");
+  EXPECT_NO_THROW(gate_sums(in.log_gate, row_of({0, 2, 2})));
+  EXPECT_NO_THROW(gate_sums(in.log_gate, row_of({})));
 }
 
 TEST_F(DebugChecks, RejectBoundsThatAreNoBounds) {
   const AttentionInputs in = random_inputs({.B = 1, .Tq = 3, .Tk = 3, .H = 2, .G = 1, .D = 8});
-  const at::Tensor bound = at::tensor({1.0F, -0.5F});
+  const at::Tensor bound = test::on_test_device(at::tensor({1.0F, -0.5F}));
   EXPECT_SAYS(test::error_of([&] { attention(in.q, in.k, in.v, {}, {}, bound); }),
               "attention: logit_bound at [1] = -0.5; expected bounds >= 0");
 }
