@@ -166,6 +166,28 @@ TEST(Identities, RowsThatSeeNothingGiveZeros) {
   }
 }
 
+// However far beyond: kernels round first keys up to whole blocks of keys.
+TEST(Identities, AFirstKeyBeyondAllKeysHidesThem) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t D : {64, 128, 256}) {
+      for (const double tolerance : {0.0, -10.0}) {
+        const AttentionShape shape = {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = D};
+        AttentionInputs in = random_inputs(shape, dtype);
+        const auto with_last_rows = [&](int64_t first_key) {
+          in.first_key = first_keys(shape, {.documents = {0, 77}});
+          in.first_key.slice(1, 150).fill_(first_key);
+          return run_attention(in, {.log_pruning_tolerance = tolerance});
+        };
+        const AttentionGradients near = with_last_rows(shape.Tk);
+        const AttentionGradients far = with_last_rows(std::numeric_limits<int32_t>::max());
+        expect_same_bits(far, near);
+        const at::Tensor hidden = far.out.slice(1, 150);
+        EXPECT_BITWISE_EQUAL(hidden, at::zeros_like(hidden));
+      }
+    }
+  }
+}
+
 // What a broken query or key makes of a row must not look like a row that sees nothing.
 TEST(Identities, NaNOfAQueryOrKeyShows) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -77,7 +77,8 @@ class Consumer {
     if (bottom.end <= top.begin) return;
     last_end_ = bottom.end;
     own_ = {top.begin / C::kKeys, (bottom.end - 1) / C::kKeys};
-    full_begin_ = div_up(bottom.begin, C::kKeys);
+    // A first key may be any number: near the largest, rounding up would make it negative.
+    full_begin_ = div_up(min(bottom.begin, bottom.end), C::kKeys);
     full_end_ = top.end / C::kKeys;
   }
 
