@@ -187,6 +187,19 @@ TEST_P(HardGatesBudget, LogitsWithoutAFractionLeaveMeans) {
   }
 }
 
+// Logits of nearly 0 leave the gates. Biases that a kernel divides by such a scale are no f32.
+TEST_P(HardGatesBudget, HoldsAtAScaleOfNearlyZero) {
+  constexpr double kScale = 1e-37;
+  AttentionInputs in = inputs(300, 300);
+  in.log_gate.sub_(3);  // 384 over 128 keys
+  const AttentionGradients ours = run_attention(in, {.scale = kScale});
+  const AttentionGradients naive = test::run_reference(in, kScale);
+  const AttentionGradients exact = test::run_reference(test::in_double(in), kScale);
+  EXPECT_WITHIN_BUDGET(ours.out, naive.out, exact.out);
+  EXPECT_WITHIN_BUDGET(ours.lse, naive.lse, exact.lse);
+  EXPECT_WITHIN_BUDGET(ours.dv, naive.dv, exact.dv);
+}
+
 // From tile to tile by less than a kernel may let pass (a factor of 2^8), which adds up.
 TEST_P(HardGatesBudget, RaisesTheMaximumLittleByLittle) {
   for (const double step : {3.0, 6.0}) {

@@ -310,8 +310,8 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
 bool takes_backward(const BackwardTask& task) {
   const Problem& p = task.problem;
   const auto tileable = [&](const Operand& x) { return is_tileable(x, p.D); };
-  return p.D <= 256 && p.Tk > 0 && tileable(p.q) && tileable(p.k) && tileable(p.v) &&
-         tileable(task.dout);
+  return p.D <= 256 && p.Tk > 0 && p.scale >= kLeastScale && tileable(p.q) && tileable(p.k) &&
+         tileable(p.v) && tileable(task.dout);
 }
 
 int64_t backward_scratch_bytes(const Problem& problem) {

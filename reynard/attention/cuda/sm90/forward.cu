@@ -109,8 +109,8 @@ bool takes_forward(const ForwardTask& task) {
   const Problem& p = task.problem;
   const auto tileable = [&](const Operand& x) { return is_tileable(x, p.D); };
   const bool out = task.out.element == Element::kFloat || tileable(task.out);
-  return task.out.data && p.D <= 256 && p.Tk > 0 && tileable(p.q) && tileable(p.k) &&
-         tileable(p.v) && out;
+  return task.out.data && p.D <= 256 && p.Tk > 0 && p.scale >= kLeastScale && tileable(p.q) &&
+         tileable(p.k) && tileable(p.v) && out;
 }
 
 int64_t forward_scratch_bytes(const Problem& problem) {

@@ -14,6 +14,9 @@
 namespace reynard::attention::cuda::sm90 {
 
 constexpr int kKeysPerBlock = 128;
+// Biases are divided by the scale: those of a block whose gates are all shut, 128,000, are f32
+// still.
+constexpr float kLeastScale = 1e-30F;
 
 // A number as the sum of three bf16, which carries 24 bits as f32 does, and three ones: an operand
 // of the matrix unit that adds the number to every sum where it meets ones, and the other way
