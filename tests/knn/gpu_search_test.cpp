@@ -21,6 +21,7 @@
 
 #include <array>
 #include <limits>
+#include <thread>
 #include <vector>
 
 namespace reynard::test {
@@ -137,6 +138,23 @@ TEST_F(GpuSearch, RingsOfUnequalRows) {
   const KeyRing strided{at::randn({300, 2, 64}).to(at::kBFloat16).transpose(0, 1), 0, 0, 300};
   expect_same(at::randn({3, 6, 4, 64}), {turned, small, strided}, 40);
   expect_same(at::randn({3, 6, 4, 64}), {turned}, 40);
+}
+
+// What a launch may use is told to the driver before it, for all threads.
+TEST_F(GpuSearch, ThreadsSearchKeysOfUnequalLength) {
+  const auto search_often = [](int64_t D) {
+    const at::Tensor queries = on_test_device(at::randn({1, D}));
+    const at::Tensor keys = on_test_device(at::randn({64, D}));
+    const SearchResult expected = knn::search(queries, keys, 8);
+    for (int i = 0; i < 500; ++i) {
+      SearchResult found;
+      ASSERT_NO_THROW(found = knn::search(queries, keys, 8)) << "D " << D;
+      EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids.cpu());
+    }
+  };
+  std::thread longer([&] { search_often(1024); });
+  search_often(16);
+  longer.join();
 }
 
 TEST_F(GpuSearch, LargeAndTinyNumbers) {

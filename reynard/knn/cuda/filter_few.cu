@@ -3,6 +3,7 @@
 #include "reynard/knn/cuda/code.cuh"
 #include "reynard/knn/cuda/copy_rows.cuh"
 #include "reynard/tensor/cuda_launch.h"
+#include "reynard/tensor/cuda_limits.h"
 
 #include <algorithm>
 
@@ -137,7 +138,10 @@ void launch(const FilterTask& task, int num_processors, cudaStream_t stream) {
   const int shared = kWarps * kStages * kPieceKeys * kColumnBytes +
                      Queries * columns * (kColumnBytes / static_cast<int>(sizeof(Element))) * 4;
   auto* kernel = filter_few_kernel<Element, Queries>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  // Not of this call: between here and the launch another thread may search longer or shorter keys.
+  cudaFuncSetAttribute(kernel,
+                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(tensor::most_shared_bytes()));
   const int tiles = (task.queries_per_group + Queries - 1) / Queries;
   const int groups = task.num_rows * task.num_key_heads;
   const int64_t blocks =
