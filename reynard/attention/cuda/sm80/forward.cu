@@ -125,10 +125,11 @@ class Rows {
       if (__any_sync(~0U, exceeds_references(shift))) raise_references(shift);
       make_weights(shift, sums);
     } else {
-      if (__any_sync(~0U, make_weights(shift, sums))) {
-        // Once: scores that are rounded by more than the slack stay above their reference.
-        raise_references(shift);
+      // Raised once: scores that are rounded by more than the slack stay above their reference.
+      for (float largest = kLargestSum;; largest = INFINITY) {
         make_weights(shift, sums);
+        if (!__any_sync(~0U, any_exceeds(sums, largest))) break;
+        raise_references(shift);
       }
     }
 #pragma unroll
@@ -224,11 +225,9 @@ class Rows {
     return exceeds;
   }
 
-  // Weights of the block's scores and a lane's sums of them; whether these are too large. Sums that
-  // are not numbers are not.
-  __device__ __forceinline__ bool make_weights(const float (&shift)[C::kOwn],
+  // Weights of the block's scores and a lane's sums of them.
+  __device__ __forceinline__ void make_weights(const float (&shift)[C::kOwn],
                                                float (&sums)[C::kOwn]) {
-    bool exceeds = false;
 #pragma unroll
     for (int a = 0; a < C::kOwn; ++a) {
       const float minus = shift[a] - reference_[a];
@@ -241,8 +240,14 @@ class Rows {
         weights_[a / 2][c][a % 2] = packed(w0, w1, Scalar());
       }
       sums[a] = even + odd;
-      exceeds |= sums[a] > kLargestSum;
     }
+  }
+
+  // Sums that are not numbers do not.
+  static __device__ __forceinline__ bool any_exceeds(const float (&sums)[C::kOwn], float largest) {
+    bool exceeds = false;
+#pragma unroll
+    for (int a = 0; a < C::kOwn; ++a) exceeds |= sums[a] > largest;
     return exceeds;
   }
 

@@ -189,10 +189,11 @@ class Consumer {
       weigh<C::kKeys, kSeen>(shift, sums);
     } else {
       wait_for_values();
-      if (__any_sync(~0U, weigh<C::kKeys, kSeen>(shift, sums))) {
-        // Once: scores that are rounded by more than the slack stay above their reference.
-        raise_references<kSeen>(shift);
+      // Raised once: scores that are rounded by more than the slack stay above their reference.
+      for (float largest = kLargestSum;; largest = INFINITY) {
         weigh<C::kKeys, kSeen>(shift, sums);
+        if (!__any_sync(~0U, sums[0] > largest || sums[1] > largest)) break;
+        raise_references<kSeen>(shift);
       }
     }
     total_[0] += sums[0], total_[1] += sums[1];
@@ -371,10 +372,9 @@ class Consumer {
     for (int i = 0; i < C::kDim / 2; ++i) out_[i] *= keep[i / 2 % 2];
   }
 
-  // Weights of a block as the left operand of the next product, and a lane's sums of them; whether
-  // these are too large. Sums that are not numbers are not.
+  // Weights of a block as the left operand of the next product, and a lane's sums of them.
   template <int kKeys, Seen kSeen>
-  __device__ __forceinline__ bool weigh(const float (&shift)[2], float (&of_rows)[2]) {
+  __device__ __forceinline__ void weigh(const float (&shift)[2], float (&of_rows)[2]) {
     const float minus[2] = {shift[0] - reference_[0], shift[1] - reference_[1]};
     float sums[4] = {};
 #pragma unroll
@@ -390,7 +390,6 @@ class Consumer {
     }
     of_rows[0] = sums[0] + sums[1];
     of_rows[1] = sums[2] + sums[3];
-    return of_rows[0] > kLargestSum || of_rows[1] > kLargestSum;
   }
 
   // Results.
