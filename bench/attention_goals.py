@@ -18,7 +18,7 @@ import sys
 RUNS = {
     "H200": ["2026-11-29-40cbef2-attention-h200", "2026-11-29-87b4a41-attention-h200", "2026-11-29-87b4a41-attention-fla-h200",
              "2026-11-29-d7d7d22-attention-h200", "2026-11-30-67a89cd-attention-fla-h200", "2026-11-30-67a89cd-attention-h200", "2026-11-30-164bf0e-attention-h200",
-             "2026-12-01-3bc60d0-attention-h200", "2026-12-01-9d3cf26-attention-h200"],
+             "2026-12-01-3bc60d0-attention-h200", "2026-12-01-9d3cf26-attention-h200", "2026-12-01-9d3cf26-attention-2048-h200"],
     "H100": ["2026-11-26-be43296-attention-another-h100", "2026-11-26-be43296-attention-fla-h100", "2026-11-26-be43296-attention-h100",
              "2026-11-26-f9cbe65-attention-2048-h100", "2026-11-28-7bd2345-attention-h100"],
 }
