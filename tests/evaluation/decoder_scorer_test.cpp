@@ -10,6 +10,7 @@
 #include "reynard/models/saved_memory.h"
 #include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
+#include "tests/evaluation/small_decoder.h"
 #include "tests/support/compare.h"
 #include "tests/support/corpus.h"
 #include "tests/support/errors.h"
@@ -41,16 +42,6 @@
 
 namespace reynard::evaluation {
 namespace {
-
-models::DecoderConfig small_decoder() {
-  models::DecoderConfig config;
-  config.vocab_size = 50;
-  config.hidden_size = 32;
-  config.num_layers = 2;
-  config.initializer_range = 0.3;  // wide, so that predictions differ
-  config.attention.num_heads = 2;
-  return config;
-}
 
 std::vector<int64_t> tokens_from(int64_t seed, int64_t count) {
   std::vector<int64_t> tokens;

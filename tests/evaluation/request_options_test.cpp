@@ -3,6 +3,7 @@
 
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
+#include "tests/evaluation/small_decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -11,16 +12,6 @@
 
 namespace reynard::evaluation {
 namespace {
-
-models::DecoderConfig small_decoder() {
-  models::DecoderConfig config;
-  config.vocab_size = 50;
-  config.hidden_size = 32;
-  config.num_layers = 2;
-  config.initializer_range = 0.3;  // wide, so that predictions differ
-  config.attention.num_heads = 2;
-  return config;
-}
 
 TEST(RequestOptions, TextIsDrawnByItsTemperatureAndSeed) {
   models::Decoder decoder(small_decoder(), 1);
