@@ -62,6 +62,7 @@ void add_numbers(const json& metrics,
                  const std::string& prefix,
                  std::vector<std::pair<std::string, json>>& numbers) {
   for (const auto& [key, value] : metrics.items()) {
+    if (is_token_id(prefix + key)) continue;
     if (value.is_number() && key != "standard_error") numbers.emplace_back(prefix + key, value);
     if (value.is_object() && prefix.empty()) add_numbers(value, key + "/", numbers);
   }

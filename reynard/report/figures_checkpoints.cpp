@@ -55,7 +55,7 @@ json metric_values(const Runs& runs) {
       const json metrics = point.is_object() ? point.value("metrics", json()) : json();
       if (!metrics.is_object()) continue;
       for (const auto& [key, metric] : metrics.items()) {
-        if (key == "bos" || key == "eos") continue;  // tokens, no measurements
+        if (is_token_id(key)) continue;
         const json parts = metric.is_object() ? metric : json{{"", metric}};
         for (const auto& [part, value] : parts.items()) {
           if (!value.is_number()) continue;

@@ -359,4 +359,8 @@ const nlohmann::json& list_at(const nlohmann::json& json, const std::string& poi
   return json.contains(path) && json.at(path).is_array() ? json.at(path) : kNone;
 }
 
+bool is_token_id(std::string_view metric) {
+  return metric == "bos" || metric == "eos";
+}
+
 }  // namespace reynard::report

@@ -55,5 +55,7 @@ std::string text_at(const nlohmann::json& json, const std::string& pointer);
 bool bool_at(const nlohmann::json& json, const std::string& pointer, bool otherwise);
 // The list at a path of keys, empty when absent or no list. Refers to `json`.
 const nlohmann::json& list_at(const nlohmann::json& json, const std::string& pointer);
+// Whether an entry among a task's metrics names a token ("bos", "eos") and measures nothing.
+bool is_token_id(std::string_view metric);
 
 }  // namespace reynard::report

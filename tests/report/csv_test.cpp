@@ -47,5 +47,13 @@ TEST(Csv, LeavesOutWhatIsNoMetric) {
   EXPECT_EQ(csv({run}), std::string(kCsvHeader) + "a,z,loss,1,,nats/token\r\n");
 }
 
+TEST(Csv, LeavesOutIdsOfTokens) {
+  RunResults run;
+  run.name = "a";
+  run.evaluations["forgetting_curve"] =
+      json::parse(R"({"metrics": {"adjusted": 0.25, "bos": 256, "eos": 257}})");
+  EXPECT_EQ(csv({run}), std::string(kCsvHeader) + "a,forgetting_curve,adjusted,0.25,,\r\n");
+}
+
 }  // namespace
 }  // namespace reynard::report
