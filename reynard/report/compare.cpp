@@ -215,12 +215,6 @@ std::vector<Pair> pairs_of(const RunResults& first,
   return pairs;
 }
 
-// Samples of the same id are the same only where settings and text are.
-bool same_samples(const nlohmann::json& a, const nlohmann::json& b) {
-  return a.value("settings", nlohmann::json()) == b.value("settings", nlohmann::json()) &&
-         text_at(a, "/identity/text") == text_at(b, "/identity/text");
-}
-
 // Whether both are results of the same weights (and configuration), as digests say.
 bool same_model(const nlohmann::json& a, const nlohmann::json& b) {
   const std::string model = text_at(a, "/identity/model");
@@ -402,6 +396,11 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
   return comparison;
 }
 
+bool same_samples(const nlohmann::json& a, const nlohmann::json& b) {
+  return a.value("settings", nlohmann::json()) == b.value("settings", nlohmann::json()) &&
+         text_at(a, "/identity/text") == text_at(b, "/identity/text");
+}
+
 bool seeds_are_known(const std::vector<RunResults>& runs, std::string_view task) {
   bool known = false;
   for (size_t second = 1; second < runs.size(); ++second) {
@@ -409,7 +408,7 @@ bool seeds_are_known(const std::vector<RunResults>& runs, std::string_view task)
       const nlohmann::json* a = runs[first].evaluation(task);
       const nlohmann::json* b = runs[second].evaluation(task);
       if (!a || !b || runs[first].recipe.empty()) continue;
-      if (runs[first].recipe != runs[second].recipe) continue;
+      if (runs[first].recipe != runs[second].recipe || !same_samples(*a, *b)) continue;
       if (same_model(*a, *b)) return false;
       known = true;
     }

@@ -50,8 +50,12 @@ struct Comparison {
 // would pass for what a seed changes.
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options = {});
 
-// Whether there are two seeds of a recipe that measured the task, and no two runs of one recipe
-// with the same weights: whether compare() can say what seeds move it by.
+// Whether samples of one id are the same in two summaries of a task: settings and text are.
+bool same_samples(const nlohmann::json& a, const nlohmann::json& b);
+
+// Whether there are two seeds of a recipe that measured the task on the same samples, and no two
+// runs of one recipe with the same weights that did: whether compare() can say what seeds move it
+// by.
 bool seeds_are_known(const std::vector<RunResults>& runs, std::string_view task);
 
 // "no difference between fox and lru (...)", "fox and lru differ by no more than the margin (...)",

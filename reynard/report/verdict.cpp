@@ -322,11 +322,7 @@ constexpr TableRow kTableRows[] = {
 PairedLoss paired_loss(const RunResults& first, const RunResults& second) {
   const json* a = first.evaluation("per_position_loss");
   const json* b = second.evaluation("per_position_loss");
-  // Rows are the same text only where settings and text are.
-  if (!a || !b || a->value("settings", json()) != b->value("settings", json()) ||
-      text_at(*a, "/identity/text") != text_at(*b, "/identity/text")) {
-    return {};
-  }
+  if (!a || !b || !same_samples(*a, *b)) return {};
   std::vector<double> differences;
   for (const auto& [id, loss] : first.rows) {
     const auto other = second.rows.find(id);

@@ -95,6 +95,21 @@ TEST(SeedWords, WithoutSeedsTheReportSpeaksOfTheseModels) {
   EXPECT_SAYS(fmt::format("{}", fmt::join(verdict(copies, {}), "\n")), "a 0 is better than b 3 by");
 }
 
+// Seeds whose losses are of other samples tell nothing of each other.
+TEST(SeedWords, SeedsMeasuredOtherwiseDoNotMakeThemKnown) {
+  const test::TempDir folder;
+  Runs runs = close_runs(folder);
+  runs[1].evaluations["per_position_loss"]["identity"]["text"] = "other";
+  runs[2].evaluations["per_position_loss"]["settings"] = 2;
+  EXPECT_FALSE(seeds_are_known(runs, "per_position_loss"));
+  EXPECT_SAYS(fmt::format("{}", fmt::join(verdict(runs, {}), "\n")), "rows of these two models");
+  // Nor are the same weights on other samples in the way of seeds that are known.
+  Runs known = close_runs(folder);
+  known.push_back(runs[0]);
+  known.back().evaluations["per_position_loss"]["settings"] = 2;
+  EXPECT_TRUE(seeds_are_known(known, "per_position_loss"));
+}
+
 // Of the rows of a page some lie beyond their own interval by chance.
 TEST(SeedWords, WhereTheCorrectionDecidesItSaysSo) {
   Difference difference{.task = "needle", .unit = "points"};
