@@ -375,11 +375,14 @@ nlohmann::json Inspection::run(
   const auto N = static_cast<int64_t>(tokens.size());
   overview_["length"] = N;
   overview_["cells"] = std::min(options_.overview_cells, N);
-  overview_["gate_text"] = nlohmann::json::array();
-  for (int64_t i = N - std::min(options_.gate_tokens, N); i < N; ++i) {
-    overview_["gate_text"].push_back(visible(decode({tokens[i]})));
-  }
+  const auto texts_of = [&](int64_t begin, int64_t end) {
+    nlohmann::json texts = nlohmann::json::array();
+    for (int64_t i = begin; i < end; ++i) texts.push_back(visible(decode({tokens[i]})));
+    return texts;
+  };
+  overview_["gate_text"] = texts_of(N - std::min(options_.gate_tokens, N), N);
   nlohmann::json result{{"heads", heads()}, {"overview", overview_}, {"maps", maps()}};
+  result["window_text"] = texts_of(options_.window_begin, options_.window_end);
   result["texts"] = nlohmann::json::array();
   for (const InspectedText& text : texts_) {
     result["texts"].push_back({{"name", text.name}, {"tokens", text.tokens.size()}});

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
 namespace reynard::report {
 
@@ -58,7 +60,29 @@ json cell_transforms(const HeadMaps& maps) {
   calculate("q2", "row", 1);
   calculate("k", "column", 0);
   calculate("k2", "column", 1);
+  if (!maps.text) return transforms;
+  for (const auto& [as, from] : {std::pair("query", "row"), {"key", "column"}}) {
+    const auto bound = [&](int offset) {
+      return fmt::format(
+          "floor((datum.{} + {}) * {} / {})", from, offset, maps.text->size(), maps.cells);
+    };
+    transforms.push_back(
+        {{"calculate", fmt::format("join(slice(tokens, {}, {}), '')", bound(0), bound(1))},
+         {"as", as}});
+  }
   return transforms;
+}
+
+json tooltip_of(const HeadMaps& maps) {
+  json tooltip = json::array();
+  for (const auto& [field, name] : {std::pair("q", "query"), {"k", "key"}}) {
+    if (maps.text) tooltip.push_back({{"field", name}, {"type", "nominal"}});
+    tooltip.push_back(
+        {{"field", field}, {"type", "quantitative"}, {"title", std::string(name) + " from"}});
+  }
+  tooltip.push_back(
+      {{"field", "v"}, {"type", "quantitative"}, {"title", "value"}, {"format", ".3g"}});
+  return tooltip;
 }
 
 json axis_of(const char* field, const char* title, const json& domain) {
@@ -97,10 +121,7 @@ json maps_spec(const HeadMaps& maps) {
   const json y = axis_of("q", "query (token)", {maps.end, maps.begin});
   json boundary_x = x;
   boundary_x["field"] = "b";
-  const json tooltip{
-      {{"field", "q"}, {"type", "quantitative"}, {"title", "query from"}},
-      {{"field", "k"}, {"type", "quantitative"}, {"title", "key from"}},
-      {{"field", "v"}, {"type", "quantitative"}, {"title", "value"}, {"format", ".3g"}}};
+  if (maps.text) spec["params"] = {{{"name", "tokens"}, {"value", *maps.text}}};
   spec["spec"] = {
       {"width", kFileSize},
       {"height", kFileSize},
@@ -113,7 +134,7 @@ json maps_spec(const HeadMaps& maps) {
            {"y", y},
            {"y2", {{"field", "q2"}}},
            {"color", maps.color},
-           {"tooltip", tooltip}}}},
+           {"tooltip", tooltip_of(maps)}}}},
         {{"transform", {{{"filter", "isValid(datum.b)"}}}},
          {"mark", {{"type", "line"}, {"color", "#ff3d7f"}, {"strokeWidth", 1.6}}},
          {"encoding",

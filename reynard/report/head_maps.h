@@ -17,13 +17,14 @@ struct HeadMap {
 
 struct HeadMaps {
   std::vector<HeadMap> maps;
-  double begin = 0, end = 0;  // tokens that rows and columns stand for
-  int64_t cells = 0;          // rows and columns
-  nlohmann::json color;       // encoding of the field "v"
-  double threshold = -1e300;  // values below are left blank
-  size_t columns = 0;         // maps side by side where they fit; 0: as many as fit
-  int least = 96;             // pixels of a map on a narrow page ...
-  int largest = 192;          // ... and at most
+  double begin = 0, end = 0;             // tokens that rows and columns stand for
+  int64_t cells = 0;                     // rows and columns
+  const nlohmann::json* text = nullptr;  // of each token from `begin` on; null: not shown
+  nlohmann::json color;                  // encoding of the field "v"
+  double threshold = -1e300;             // values below are left blank
+  size_t columns = 0;                    // maps side by side where they fit; 0: as many as fit
+  int least = 96;                        // pixels of a map on a narrow page ...
+  int largest = 192;                     // ... and at most
 };
 
 // Whether pruning skips anything of what the map shows.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kNoChange = 1e-3;  // nats: a change of the loss that nobody would notice
 constexpr int kLargestMap = 256;    // pixels
+constexpr double kMostInCell = 16;  // tokens whose text a map names together
 
 std::vector<double> of_heads(const json& inspection, const std::string& key) {
   std::vector<double> values;
@@ -83,6 +84,8 @@ std::optional<Figure> chosen_maps(const json& inspection,
   const bool any = std::any_of(maps.maps.begin(), maps.maps.end(), is_pruned);
   const double per_cell = (maps.end - maps.begin) / static_cast<double>(maps.cells);
   std::string caption = kind.caption;
+  const json& text = list_at(inspection, "/window_text");
+  if (part == "window" && !text.empty() && per_cell <= kMostInCell) maps.text = &text;
   if (per_cell > 1) caption += fmt::format(" One cell is {:.4g} tokens wide.", per_cell);
   if (any) caption += " The pink line is the pruning boundary: what lies left of it is not read.";
   return Figure{

@@ -171,6 +171,17 @@ TEST(Inspect, LooksIntoEveryHeadAndSweepsTheTolerance) {
   EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, -14);
 }
 
+TEST(Inspect, NamesTheTokensOfItsWindow) {
+  models::Decoder decoder(small_model(), 3);
+  const std::vector<InspectedText> texts{{"a", some_tokens(100)}, {"b", some_tokens(50)}};
+  const auto number = [](const std::vector<int64_t>& tokens) {
+    return std::to_string(tokens.at(0));
+  };
+  const auto result =
+      inspect(decoder, texts, {.window_begin = 10, .window_end = 13, .sweep_tokens = 0}, number);
+  EXPECT_EQ(result.at("window_text"), (nlohmann::json{"10", "8", "20"}));
+}
+
 TEST(Inspect, SaysHowManyTokensTheSweepRead) {
   models::Decoder decoder(small_model(), 3);
   const auto swept = [&](const InspectOptions& options) {

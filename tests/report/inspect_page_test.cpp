@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace reynard::report {
 namespace {
@@ -89,6 +90,31 @@ TEST(InspectPage, HasEveryFigureWithTitleAndWhatToLookFor) {
   EXPECT_EQ(maps[0].at("v"), json({1, 0.5, 0.25}));
   EXPECT_NE(figure_named(groups, "forget_matrix_whole")->caption.find("One cell is 128 tokens"),
             std::string::npos);
+}
+
+// Fields of the tooltip of a map of the window.
+std::vector<std::string> tooltip_of(const json& inspection) {
+  const auto groups = inspection_figures(inspection);
+  const json& spec = figure_named(groups, "forget_matrix_window")->spec;
+  std::vector<std::string> fields;
+  for (const json& field : spec.at("spec").at("layer")[0].at("encoding").at("tooltip")) {
+    fields.push_back(field.at("field"));
+  }
+  return fields;
+}
+
+TEST(InspectPage, CellsOfFewTokensNameThem) {
+  json inspection = example();
+  inspection["window_text"] = {"two", "words"};
+  json& window = inspection["maps"][0]["window"];
+  window["end"] = 32;  // 16 tokens a cell
+  EXPECT_EQ(tooltip_of(inspection), (std::vector<std::string>{"query", "q", "key", "k", "v"}));
+  const auto groups = inspection_figures(inspection);
+  EXPECT_EQ(figure_named(groups, "forget_matrix_window")->spec.at("params")[0].at("value"),
+            (json{"two", "words"}));
+  EXPECT_FALSE(figure_named(groups, "forget_matrix_whole")->spec.contains("params"));
+  window["end"] = 34;
+  EXPECT_EQ(tooltip_of(inspection), (std::vector<std::string>{"q", "k", "v"}));
 }
 
 TEST(InspectPage, HistogramHas20BinsAndCountsEveryHead) {
