@@ -14,7 +14,8 @@ namespace reynard::report {
 namespace {
 
 constexpr int64_t kPruningRows = 128;  // queries that share one boundary
-constexpr int kFileSize = 128;         // pixels of a map where no page decides
+constexpr int kFileSize = 128;         // pixels of a map where no page decides,
+constexpr int kFileColumns = 4;        // and maps in a row
 
 // The pruning boundary as a line: query rows [row, row + 128) keep keys from `start` on.
 void add_boundary(const HeadMaps& maps, const HeadMap& map, json& values) {
@@ -115,7 +116,11 @@ json maps_spec(const HeadMaps& maps) {
   json order = json::array();
   for (const HeadMap& map : maps.maps) order.push_back(map.label);
   spec["facet"] = {{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
-  spec["columns"] = 4;
+  spec["columns"] = kFileColumns;
+  // Else the axes below would stand under the places that a last row leaves empty too.
+  if (std::ssize(maps.maps) > kFileColumns && std::ssize(maps.maps) % kFileColumns != 0) {
+    spec["resolve"] = {{"axis", {{"x", "independent"}}}};
+  }
   spec["spacing"] = 14;
   const json x = axis_of("k", "key (token)", {maps.begin, maps.end});
   const json y = axis_of("q", "query (token)", {maps.end, maps.begin});

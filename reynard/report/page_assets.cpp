@@ -131,6 +131,9 @@ const std::string_view kPageScript = R"js(
       let columns = meta.columns;  // a row per layer, if it fits
       if (columns > room) for (columns = room; columns > 2 && meta.heads % columns; --columns);
       spec.columns = columns;
+      // A row that is not full: each map has its own axis, lest one stand under nothing.
+      const ragged = meta.heads > columns && meta.heads % columns;
+      spec.resolve = ragged ? { axis: { x: "independent" } } : {};
       // Larger maps where there is room, in whole pixels per cell.
       const size = Math.floor(((width - 80) / columns - 16) / meta.cells) * meta.cells;
       spec.spec.width = spec.spec.height = Math.max(meta.least, Math.min(meta.largest, size));

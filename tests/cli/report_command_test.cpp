@@ -27,6 +27,7 @@ using test::ProgramResult;
 
 // What a reader sees: all figures drawn, explained, and no wider than a phone.
 TEST_F(EvalCommand, PagesFitADesktopAndAPhone) {
+  test::write_small_run(folder_.path(), /*num_layers=*/2);  // four heads: three maps and one
   // As a sweep names them.
   const std::string first = "optimizer.learning_rate=6e-3,seed=0";
   const std::string second = "model.attention.forget_gate=full,optimizer.learning_rate=6e-3,seed=1";
@@ -58,7 +59,9 @@ TEST_F(EvalCommand, PagesFitADesktopAndAPhone) {
   if (report.errors.find("could not be made") != std::string::npos) GTEST_SKIP() << report.errors;
   ASSERT_EQ(report.exit_code, 0) << report.errors;
   ASSERT_EQ(run({"compare", first, second, "-o", "compare.html"}).exit_code, 0);
-  ASSERT_EQ(run({"inspect", first, "--text", "text.txt", "-o", "inspect.html"}).exit_code, 0);
+  ASSERT_EQ(run({"inspect", first, "--text", "text.txt", "--heads", "all", "-o", "inspect.html"})
+                .exit_code,
+            0);
   const std::string command =
       fmt::format("cd {} && timeout 100 {} {} report.html compare.html inspect.html",
                   folder_.path().string(),

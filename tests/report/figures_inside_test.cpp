@@ -1,6 +1,7 @@
 // Figures of what gates and attention do on one text.
 
 #include "reynard/report/figure.h"
+#include "reynard/report/head_maps.h"
 #include "tests/support/report_runs.h"
 
 #include <fmt/format.h>
@@ -70,6 +71,17 @@ TEST(ForgetGates, LongestLabelHasRoom) {
     EXPECT_GE(spec.at("padding").at("bottom"), pixels) << characters;
     EXPECT_LE(spec.at("padding").at("bottom"), 110) << characters;
     EXPECT_GE(spec.at("padding").at("bottom"), letters_of(spec).at("limit")) << characters;
+  }
+}
+
+// A row of four that is not full: no axis stands under its empty places.
+TEST(HeadMaps, RowsThatAreNotFullHaveAxesOfTheirOwn) {
+  const json triangle{1};
+  HeadMaps maps;
+  maps.end = maps.cells = 1;
+  for (const auto& [heads, own] : {std::pair(3, false), {4, false}, {5, true}, {8, false}}) {
+    maps.maps.resize(heads, {"head", &triangle});
+    EXPECT_EQ(maps_spec(maps).contains("resolve"), own) << heads;
   }
 }
 
