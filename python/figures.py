@@ -36,7 +36,7 @@ def on_paper(value):
 def paper_spec(spec: dict) -> dict:
     spec = on_paper(spec)
     if spec.get("width") == "container":
-        spec["width"] = max(PNG_WIDTH, spec.get("usermeta", {}).get("minimum", 0))
+        spec["width"] = PNG_WIDTH
     spec.setdefault("config", {})["background"] = "white"
     spec["config"]["font"] = "Inter, DejaVu Sans, sans-serif"
     return spec

@@ -90,9 +90,12 @@ json base_spec(int height) {
           {"usermeta", {{"embedOptions", {{"actions", false}, {"renderer", "svg"}}}}}};
 }
 
-void draw_on_canvas(json& spec) {
+json panels_spec() {
+  json spec = base_spec(0);
+  for (const char* of_one : {"width", "height", "autosize"}) spec.erase(of_one);
   spec["config"] = theme("#7c8494");
   spec["usermeta"]["embedOptions"]["renderer"] = "canvas";
+  return spec;
 }
 
 json quantitative(std::string_view field, std::string_view title) {

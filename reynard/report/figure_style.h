@@ -20,8 +20,9 @@ inline constexpr std::string_view kLmColor = "#2563eb";
 // on light and dark alike.
 json base_spec(int height);
 
-// For figures of many small marks: drawn on a canvas, with colours that read on light and dark.
-void draw_on_canvas(json& spec);
+// For figures of several panels, whose sizes are their own, and of many small marks: drawn on a
+// canvas, with colours that read on light and dark.
+json panels_spec();
 
 json quantitative(std::string_view field, std::string_view title);
 

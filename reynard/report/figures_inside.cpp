@@ -87,18 +87,19 @@ std::optional<Figure> head_maps_figure(const RunResults& run,
                 maps_spec(maps)};
 }
 
+constexpr int kFileWidth = 770;  // pixels of a row of gates where no page decides
 constexpr double kFontSize = 9;  // of the tokens under the gates; letters are 0.6 as wide
 
 // How the tokens stand under the gates, so that they do not touch.
 struct TokenLabels {
   bool turned = false;  // by a quarter: they are longer than a letter
   double column = 0;    // pixels that each needs across
-  double depth = 0;     // pixels below the map
+  double limit = 0;     // pixels below the map, beyond which they are cut
 };
 TokenLabels token_labels(const json& text) {
-  constexpr double kMostDepth = 90;  // longer ones are cut
-  size_t longest = 0;                // in characters
-  bool is_wide = false;              // as Chinese ones, from U+3000 on
+  constexpr double kLimit = 90;
+  size_t longest = 0;    // in characters
+  bool is_wide = false;  // as Chinese ones, from U+3000 on
   for (const json& token : text) {
     const auto label = token.is_string() ? token.get<std::string>() : token.dump();
     longest = std::max<size_t>(longest, std::ranges::count_if(label, [](unsigned char c) {
@@ -108,7 +109,7 @@ TokenLabels token_labels(const json& text) {
   }
   if (longest <= 1 && !is_wide) return {false, 0.62 * kFontSize, kFontSize};
   const double width = (is_wide ? 1 : 0.62) * kFontSize * static_cast<double>(longest);
-  return {true, 1.2 * kFontSize, std::min(width, kMostDepth)};
+  return {true, 1.2 * kFontSize, std::min(width, kLimit)};
 }
 
 // Every gate of the heads at every token of the text.
@@ -124,65 +125,88 @@ json gate_values(const json& series, const std::vector<Head>& heads) {
   return values;
 }
 
+// Where a token begins, ends or stands in its row.
+json place_in_row(const char* field) {
+  json x = quantitative(field, "");
+  x["axis"] = nullptr;
+  x["scale"] = {{"domain", {0, {{"expr", "in_row"}}}}, {"nice", false}};
+  return x;
+}
+
+// Pixels of a row of tokens.
+size_t height_of(const std::vector<Head>& heads) {
+  return 14 * heads.size();
+}
+
+json gate_cells(const std::vector<Head>& heads) {
+  json order = json::array();
+  for (const Head& head : heads) order.push_back(head.label());
+  const json color{{"field", "f"},
+                   {"type", "quantitative"},
+                   {"scale", {{"domain", {0, 1}}, {"scheme", "viridis"}}},
+                   {"legend", {{"title", "gate f"}, {"orient", "top"}, {"gradientLength", 160}}}};
+  const json tooltip{
+      {{"field", "m"}, {"type", "nominal"}, {"title", "head"}},
+      {{"field", "t"}, {"type", "nominal"}, {"title", "token"}},
+      {{"field", "f"}, {"type", "quantitative"}, {"title", "gate"}, {"format", ".3f"}}};
+  return {{"transform", {{{"calculate", "datum.from + 1"}, {"as", "to"}}}},
+          {"mark", {{"type", "rect"}}},
+          {"encoding",
+           {{"x", place_in_row("from")},
+            {"x2", {{"field", "to"}}},
+            {"y", {{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}}},
+            {"color", color},
+            {"tooltip", tooltip}}}};
+}
+
+// The tokens, once below all heads.
+json gate_letters(const std::vector<Head>& heads, const TokenLabels& labels) {
+  json mark{{"type", "text"},
+            {"font", "ui-monospace, Menlo, Consolas, monospace"},
+            {"fontSize", kFontSize},
+            {"baseline", labels.turned ? "middle" : "top"},
+            {"y", height_of(heads) + 4}};
+  if (labels.turned) mark.update({{"angle", 270}, {"align", "right"}, {"limit", labels.limit}});
+  return {{"transform",
+           {{{"filter", {{"field", "m"}, {"equal", heads.front().label()}}}},
+            {{"calculate", "datum.from + 0.5"}, {"as", "middle"}}}},
+          {"mark", mark},
+          {"encoding",
+           {{"x", place_in_row("middle")}, {"text", {{"field", "t"}, {"type", "nominal"}}}}}};
+}
+
 }  // namespace
 
 std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
   const json* series = inside_of(run);
   if (!series) return {};
   const std::vector<Head> heads = heads_with(*series, "gates", kMostGateRows);
-  if (heads.empty()) return {};
-  const json values = gate_values(*series, heads);
   const json& text = list_at(*series, "/gate_text");
-  json letters = json::array();
-  for (size_t i = 0; i < text.size(); ++i) letters.push_back({{"i", i}, {"t", text[i]}});
-  json spec = base_spec(static_cast<int>(heads.size()) * 14);
-  draw_on_canvas(spec);
+  if (heads.empty() || text.empty()) return {};
   const TokenLabels labels = token_labels(text);
-  // Pixels: names of heads, and tokens that stay readable; the page scrolls the rest.
-  spec["usermeta"]["minimum"] =
-      std::ceil(std::max(860.0, 90 + labels.column * static_cast<double>(text.size())));
-  json x = quantitative("i", "");
-  x["axis"] = nullptr;
-  x["scale"] = {{"domain", {0, text.size()}}, {"nice", false}};
-  const json color{{"field", "f"},
-                   {"type", "quantitative"},
-                   {"scale", {{"domain", {0, 1}}, {"scheme", "viridis"}}},
-                   {"legend", {{"title", "gate f"}, {"orient", "top"}, {"gradientLength", 160}}}};
-  json order = json::array();
-  for (const Head& head : heads) order.push_back(head.label());
-  json row{{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
-  json letters_mark{{"type", "text"},
-                    {"font", "ui-monospace, Menlo, Consolas, monospace"},
-                    {"fontSize", kFontSize},
-                    {"baseline", labels.turned ? "middle" : "top"},
-                    {"y", {{"expr", "height + 4"}}}};
-  if (labels.turned)
-    letters_mark.update({{"angle", 270}, {"align", "right"}, {"limit", labels.depth}});
-  spec["layer"] = {
-      {{"data", {{"values", values}}},
-       {"transform", {{{"calculate", "datum.i + 1"}, {"as", "i2"}}}},
-       {"mark", {{"type", "rect"}}},
-       {"encoding",
-        {{"x", x},
-         {"x2", {{"field", "i2"}}},
-         {"y", row},
-         {"color", color},
-         {"tooltip",
-          {{{"field", "m"}, {"type", "nominal"}, {"title", "head"}},
-           {{"field", "t"}, {"type", "nominal"}, {"title", "token"}},
-           {{"field", "f"}, {"type", "quantitative"}, {"title", "gate"}, {"format", ".3f"}}}}}}},
-      {{"data", {{"values", letters}}},
-       {"transform", {{{"calculate", "datum.i + 0.5"}, {"as", "middle"}}}},
-       {"mark", letters_mark},
-       {"encoding",
-        {{"x", {{"field", "middle"}, {"type", "quantitative"}}},
-         {"text", {{"field", "t"}, {"type", "nominal"}}}}}}};
-  spec["padding"] = {{"left", 5}, {"right", 5}, {"top", 5}, {"bottom", 13 + labels.depth}};
+  json spec = panels_spec();
+  // The page chooses how many tokens stand in a row.
+  spec["usermeta"]["tokens"] = text.size();
+  spec["usermeta"]["column"] = labels.column;
+  spec["usermeta"]["label"] = heads.back().label();
+  const auto tokens = static_cast<double>(text.size());
+  const double rows = std::ceil(tokens * labels.column / kFileWidth);
+  spec["params"] = {{{"name", "in_row"}, {"value", std::ceil(tokens / rows)}}};
+  spec["data"] = {{"values", gate_values(*series, heads)}};
+  spec["transform"] = {{{"calculate", "floor(datum.i / in_row)"}, {"as", "row"}},
+                       {{"calculate", "datum.i % in_row"}, {"as", "from"}}};
+  spec["facet"] = {
+      {"row", {{"field", "row"}, {"type", "ordinal"}, {"title", nullptr}, {"header", nullptr}}}};
+  spec["spacing"] = 10;
+  spec["spec"] = {{"width", kFileWidth},
+                  {"height", height_of(heads)},
+                  {"layer", {gate_cells(heads), gate_letters(heads, labels)}}};
   return Figure{
       fmt::format("forget_gates_{}", index + 1),
       run.name + ": forget gates",
-      "Gate f of every head (rows) at every token (columns; the text stands below). Yellow keeps "
-      "the past, dark blue lets it fade at this token. Columns that are dark in many heads are "
+      "Gate f of every head (rows) at every token (columns; the text stands below, in as many "
+      "panels as it needs). Yellow keeps the past, dark blue lets it fade at this token. Columns "
+      "that are dark in many heads are "
       "places where the model starts afresh, often line ends and new definitions; rows that are "
       "always yellow are heads that look far." +
           thinned_note(*series, "gates", heads.size()),

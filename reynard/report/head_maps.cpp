@@ -102,9 +102,7 @@ bool is_pruned(const HeadMap& map) {
 }
 
 json maps_spec(const HeadMaps& maps) {
-  json spec = base_spec(kFileSize);
-  for (const char* replaced : {"width", "height", "autosize"}) spec.erase(replaced);
-  draw_on_canvas(spec);
+  json spec = panels_spec();
   // The page chooses how many columns fit, and how large maps can be.
   spec["usermeta"]["cell"] = maps.least + 16;
   spec["usermeta"]["least"] = maps.least;

@@ -98,7 +98,10 @@ footer { color: var(--soft); font-size: 13px; padding-bottom: 48px; border-top: 
   nav { display: none; }
   .card { break-inside: avoid; box-shadow: none; }
   pre { max-height: none; }
-  pre, .scroll { overflow: visible; }  /* paper does not scroll */
+  pre, .scroll, .plot { overflow: visible; }  /* paper does not scroll */
+  .plot svg.marks, .plot canvas.marks { max-width: 100% !important; height: auto !important; }
+  h2, h3, .intro { break-after: avoid; }
+  .intro { break-inside: avoid; }
   .scroll table { font-size: 12px; }
   .scroll th, .scroll td { white-space: normal; overflow-wrap: anywhere; min-width: 0; }
 }
@@ -139,7 +142,12 @@ const std::string_view kPageScript = R"js(
       spec.spec.width = spec.spec.height = Math.max(meta.least, Math.min(meta.largest, size));
     }
     fitLegends(spec, width, spec.config.font);
-    if (meta.minimum && width < meta.minimum) spec.width = meta.minimum;
+    if (meta.tokens) {  // in as many rows as they need
+      pen.font = "11px " + spec.config.font;
+      spec.spec.width = Math.floor(width - pen.measureText(meta.label).width - 24);
+      const room = Math.max(1, Math.floor(spec.spec.width / meta.column));
+      spec.params[0].value = Math.ceil(meta.tokens / Math.ceil(meta.tokens / room));
+    }
     const options = Object.assign({}, meta.embedOptions, {
       actions: { export: true, source: false, compiled: false, editor: false },
       downloadFileName: plot.id,

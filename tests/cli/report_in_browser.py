@@ -1,7 +1,7 @@
 """Pages of reynard report, compare and inspect in headless Chromium, at the widths of a desktop and of a phone:
-report_in_browser.py PAGE... Every figure must be drawn, with a title and a caption, and nothing may be wider than the page but
-what scrolls by itself; text in figures is not cut, axes stand under a panel, cells of single tokens name them, and the console is
-silent. Exits with 77 where there is no Chromium."""
+report_in_browser.py PAGE... Every figure must be drawn, with a title and a caption, and nothing may be wider than the page, or
+the paper, but tables, which scroll by themselves; text in figures is not cut, axes stand under a panel, cells of single tokens
+name them, and the console is silent. Exits with 77 where there is no Chromium."""
 import json
 import os
 import sys
@@ -67,6 +67,11 @@ STRAY_AXES = """Object.entries(views).flatMap(([id, view]) => {
 })"""
 TOOLTIPS = "marksOf(views.%s).map(({item}) => item.tooltip).filter(tooltip => tooltip && 'query from' in tooltip)"
 
+# Figures that are wider than what they stand in.
+WIDE_FIGURES = """[...document.querySelectorAll('.plot')].filter(plot => plot.scrollWidth > plot.clientWidth + 1 ||
+  [...plot.querySelectorAll('.marks')].some(marks =>
+    marks.getBoundingClientRect().right > plot.getBoundingClientRect().right + 1)).map(plot => plot.id)"""
+
 # What paper would cut: text samples and tables that scroll on a screen; and samples that scroll sideways there.
 CUT_IN_PRINT = """[...document.querySelectorAll('pre, .scroll')].filter(e =>
   e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1).map(e => e.tagName + ': ' + e.textContent.slice(0, 40))"""
@@ -101,6 +106,7 @@ def check(page, path, width):
     assert page.value(TOO_WIDE) == [], (path, width, page.value(TOO_WIDE))
     assert page.value(CUT) == [], (path, width, page.value(CUT))
     assert page.value(SIDEWAYS) == [], (path, width, page.value(SIDEWAYS))
+    assert page.value(WIDE_FIGURES) == [], (path, width, page.value(WIDE_FIGURES))
     assert page.value(STRAY_AXES) == [], (path, width, page.value(STRAY_AXES))
     assert page.value(UNEXPLAINED + ".length") == 0, f"a figure of {path} without title or caption"
 
@@ -126,6 +132,7 @@ def check_print(page, path):
     page.call("Emulation.setEmulatedMedia", media="print")
     page.call("Emulation.setDeviceMetricsOverride", width=720, height=1000, deviceScaleFactor=1, mobile=False)
     assert page.value(CUT_IN_PRINT) == [], (path, page.value(CUT_IN_PRINT))
+    assert page.value(WIDE_FIGURES) == [], (path, "on paper", page.value(WIDE_FIGURES))
     page.call("Emulation.setEmulatedMedia", media="")
 
 

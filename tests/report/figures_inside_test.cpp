@@ -29,24 +29,23 @@ Figure gates_of(const json& text) {
 
 // The mark of the letters under the gates.
 json letters_of(const json& spec) {
-  for (const json& layer : spec.at("layer")) {
+  for (const json& layer : spec.at("spec").at("layer")) {
     if (layer.at("mark").at("type") == "text") return layer.at("mark");
   }
   return {};
 }
 
-// Pixels of a column on the narrowest page, beside names of heads.
-double column_of(const Figure& figure, size_t num_tokens) {
-  constexpr double kNames = 85;
-  const double width = figure.spec.at("usermeta").at("minimum").get<double>();
-  return (width - kNames) / static_cast<double>(num_tokens);
+// Pixels of a column where no page decides.
+double column_of(const Figure& figure) {
+  return figure.spec.at("spec").at("width").get<double>() /
+         figure.spec.at("params").at(0).at("value").get<double>();
 }
 
 TEST(ForgetGates, LabelsOfBytesStandSideBySide) {
   const Figure figure = gates_of(json(std::vector<std::string>(128, "·")));
   const json letters = letters_of(figure.spec);
   EXPECT_FALSE(letters.contains("angle"));
-  EXPECT_GE(column_of(figure, 128), 0.61 * letters.at("fontSize").get<double>());
+  EXPECT_GE(column_of(figure), 0.61 * letters.at("fontSize").get<double>());
 }
 
 // Words and pieces of them, and characters that are as wide as high.
@@ -58,19 +57,18 @@ TEST(ForgetGates, LongerLabelsAreTurnedAndDoNotTouch) {
     const json letters = letters_of(figure.spec);
     EXPECT_EQ(letters.value("angle", 0), 270) << token;
     EXPECT_EQ(letters.value("align", ""), "right") << token;  // hangs under the map
-    EXPECT_GE(column_of(figure, 128), letters.at("fontSize").get<double>() + 1) << token;
+    EXPECT_GE(column_of(figure), letters.at("fontSize").get<double>() + 1) << token;
   }
 }
 
-// Below them nothing is cut but what is very long.
+// Nothing is cut but what is very long.
 TEST(ForgetGates, LongestLabelHasRoom) {
-  for (const auto& [characters, pixels] : {std::pair(5, 30), {12, 70}, {200, 90}}) {
+  for (const auto& [characters, pixels] : {std::pair(5, 27), {12, 66}, {200, 90}}) {
     json text = std::vector<std::string>(8, "e");
     text[3] = std::string(characters, 'w');
-    const json spec = gates_of(text).spec;
-    EXPECT_GE(spec.at("padding").at("bottom"), pixels) << characters;
-    EXPECT_LE(spec.at("padding").at("bottom"), 110) << characters;
-    EXPECT_GE(spec.at("padding").at("bottom"), letters_of(spec).at("limit")) << characters;
+    const json limit = letters_of(gates_of(text).spec).at("limit");
+    EXPECT_GE(limit, pixels) << characters;
+    EXPECT_LE(limit, 90) << characters;
   }
 }
 
