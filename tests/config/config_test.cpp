@@ -6,6 +6,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -131,6 +132,16 @@ TEST(Config, OverridesAreAppliedLast) {
   EXPECT_TRUE(read.enabled);
   EXPECT_EQ(read.note, "a=b");
   EXPECT_EQ(read.extra->name, "x");
+}
+
+// Names without quotes, however they are set apart.
+TEST(Config, BlanksAroundItemsOfAListDoNotCount) {
+  for (const char* shapes : {"[round , square ]", "round , square ", " round,  square"}) {
+    const std::vector<std::string> overrides{fmt::format("--shapes={}", shapes)};
+    EXPECT_EQ(config::from_toml<Example>("", "a.toml", overrides).shapes,
+              (std::vector{Shape::kRound, Shape::kSquare}))
+        << shapes;
+  }
 }
 
 TEST(Config, AnEmptyOverrideUnsetsAnOptional) {
