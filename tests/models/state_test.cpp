@@ -92,6 +92,19 @@ TEST(SequenceState, PagesLeftOfTheWindowAreFreed) {
   }
 }
 
+// Whichever layer it is of.
+TEST(SequenceState, ReportsTheLargestShareThatALayerEvicted) {
+  Decoder decoder(config_with_shift(), /*seed=*/1);
+  const SequenceState state(decoder, make_page_pool(decoder));
+  StateSnapshot snapshot = state.snapshot();
+  for (const auto& [first, last] : {std::pair{-3.0, -7.0}, {-7.0, -3.0}}) {
+    snapshot.layers.front().cache.evicted_share = first;
+    snapshot.layers.back().cache.evicted_share = last;
+    const auto restored = SequenceState::restore(make_page_pool(decoder), snapshot);
+    EXPECT_EQ(restored.cache_use().log_evicted_share, -3.0) << first << ", " << last;
+  }
+}
+
 TEST(SequenceState, CountsTheBytesOfItsPages) {
   DecoderConfig config = config_with_shift();
   config.attention.num_heads = 4;
