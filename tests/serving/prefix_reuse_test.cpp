@@ -219,6 +219,22 @@ TEST_F(EngineTest, APromptIsSharedWhileItsTextIsWritten) {
   endless->cancel();
 }
 
+// What was read of its prompt stays; what it wrote goes.
+TEST_F(EngineTest, OfACancelledTextThePromptAloneIsKept) {
+  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 2000});
+  const std::string prompt(130, 'x');
+  const auto cancelled = engine.submit(job_of(prompt, 1'000'000));
+  for (int64_t written = 0; written <= 128;) {
+    const auto piece = cancelled->next(kPatience);
+    ASSERT_TRUE(piece);
+    written += std::ssize(piece->tokens);
+  }
+  cancelled->cancel();
+  engine.wait_until_idle();
+  EXPECT_EQ(engine.counters().cache_pages, 2 * 4 * 2);  // pages of each head of each layer
+  EXPECT_EQ(collect(*engine.submit(job_of(prompt + "y", 1)), 1).reused, 128);
+}
+
 // A prompt of ten pages that was read, and what a second reading of it reuses.
 struct FullCacheTest : EngineTest {
   const std::string prompt = std::string(639, 'd') + "?";
