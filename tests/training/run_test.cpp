@@ -46,16 +46,21 @@ double held_out_loss(Experiment experiment) {
   return run(experiment, {}).validation_loss.value();
 }
 
-// What is the same however long it takes.
-std::vector<nlohmann::json> metrics(const fs::path& folder) {
+std::vector<nlohmann::json> lines_of(const fs::path& folder) {
   std::vector<nlohmann::json> lines;
   std::istringstream file(test::read_file(folder / "metrics.jsonl"));
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(nlohmann::json::parse(line));
-    for (const char* key : {"tokens_per_s", "seconds", "peak_memory_bytes"}) {
-      lines.back().erase(key);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+// What is the same however long it takes.
+std::vector<nlohmann::json> metrics(const fs::path& folder) {
+  std::vector<nlohmann::json> lines = lines_of(folder);
+  for (nlohmann::json& line : lines) {
+    for (const char* key :
+         {"tokens_per_s", "seconds", "peak_memory_bytes", "peak_gpu_memory_bytes"}) {
+      line.erase(key);
     }
-    lines.back().erase("peak_gpu_memory_bytes");
   }
   return lines;
 }
@@ -223,6 +228,29 @@ TEST(Run, AMeasurementThatWasStoppedIsMadeByTheRunThatGoesOn) {
   EXPECT_FALSE(metrics(experiment.run.folder).back().contains("validation_loss"));
   run(experiment, {.resume = true});
   EXPECT_EQ(metrics(experiment.run.folder), straight);
+}
+
+// The second measurement is due when half of the time that the first one took is left.
+TEST(Run, NoMeasurementBeginsThatTheBudgetOfTimeHasNoRoomFor) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({20'000}, 5));
+  experiment.training.tokens = 0;
+  experiment.training.minutes = 3.0 / 60;
+  experiment.training.log_every = 1;
+  experiment.validation.every = experiment.tokens_per_step();
+  const auto wait = [&](const RunProgress& progress) {
+    if (progress.step != 1) return;
+    const double before = lines_of(experiment.run.folder).at(0).at("seconds");
+    const double left = progress.seconds_left, now = left / (1 - progress.fraction) - left;
+    const double half = (now - before) / 2;
+    std::this_thread::sleep_for(std::chrono::duration<double>(left - half));
+  };
+  run(experiment, {.progress = wait});
+  const std::vector<nlohmann::json> lines = lines_of(experiment.run.folder);
+  ASSERT_FALSE(lines.empty());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i].contains("validation_loss"), i == 0) << lines[i];
+  }
 }
 
 TEST(Run, MoreRowsThanDocumentsAreNamed) {
