@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -81,6 +82,28 @@ TEST(Identities, AnySplitIntoPartsIsTheWhole) {
     EXPECT_TENSORS_NEAR(k.grad(), whole.dk, 2e-5, 1e-4);
     EXPECT_TENSORS_NEAR(v.grad(), whole.dv, 2e-5, 1e-4);
     EXPECT_TENSORS_NEAR(gate.grad(), whole.dlog_gate, 5e-5, 1e-4);
+  }
+}
+
+// What several parts give is rounded once, when they are added up. All keys weigh the same, and
+// their shares in the gradient are +-1/32: exact in any dtype.
+TEST(Identities, PartsAreAddedUpBeforeTheyAreRounded) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto options = at::TensorOptions(test::test_device()).dtype(dtype);
+    const int64_t Tk = 4, D = 64;
+    const at::Tensor q = at::zeros({1, 1, 2, D}, options).requires_grad_(true);
+    const at::Tensor k = at::randn({1, Tk, 2, D}, options), v = at::randn({1, Tk, 2, D}, options);
+    at::Tensor signs = at::zeros_like(v);
+    for (int64_t j = 0; j < Tk; ++j) signs.select(1, j).select(2, 0).fill_(j % 2 == 0 ? 1 : -1);
+    const auto split = [&](const at::Tensor& values) {
+      const KeyPart first = {k.slice(1, 0, 2), values.slice(1, 0, 2), {}, {}, false};
+      const KeyPart second = {k.slice(1, 2, Tk), values.slice(1, 2, Tk), {}, {}, false};
+      return attention(q, {}, std::vector{first, second}, {}).out;
+    };
+    EXPECT_BITWISE_EQUAL(split(v).detach(), v.to(at::kDouble).mean(1, true).to(dtype));
+    split(signs).select(3, 0).sum().backward();
+    const at::Tensor dq = (k.to(at::kDouble) * signs.to(at::kDouble).narrow(3, 0, 1)).sum(1, true);
+    EXPECT_BITWISE_EQUAL(q.grad(), (dq / 32).to(dtype));
   }
 }
 
