@@ -80,13 +80,17 @@ std::string loss_sentence(const RunResults& run) {
   if (std::isnan(loss)) return "";
   const double bits = loss_metric(run, "/bits_per_byte");
   const json& summary = *run.evaluation("per_position_loss");
-  return fmt::format(
-      "{} predicts held-out text with a loss of {:.3f} nats per token{} ({} of {}).",
-      run.name,
-      loss,
-      std::isnan(bits) ? "" : fmt::format(", {:.3f} bits per byte", bits),
-      grouped(static_cast<int64_t>(number_at(summary, "/metrics/rows")), "row"),
-      grouped(static_cast<int64_t>(number_at(summary, "/settings/length")), "token"));
+  const double rows = number_at(summary, "/metrics/rows");
+  const double length = number_at(summary, "/settings/length");
+  return fmt::format("{} predicts held-out text with a loss of {:.3f} nats per token{}{}.",
+                     run.name,
+                     loss,
+                     std::isnan(bits) ? "" : fmt::format(", {:.3f} bits per byte", bits),
+                     std::isnan(rows + length)
+                         ? ""
+                         : fmt::format(" ({} of {})",
+                                       grouped(static_cast<int64_t>(rows), "row"),
+                                       grouped(static_cast<int64_t>(length), "token")));
 }
 
 std::string comparison_sentence(const RunResults& first, const RunResults& second) {

@@ -110,6 +110,18 @@ TEST(SeedWords, SeedsMeasuredOtherwiseDoNotMakeThemKnown) {
   EXPECT_TRUE(seeds_are_known(known, "per_position_loss"));
 }
 
+// Results may lack how long their rows are.
+TEST(SeedWords, WhatIsNotKnownOfALossIsNotCounted) {
+  const test::TempDir folder;
+  Runs runs = close_runs(folder);
+  const auto sentence = [&] { return verdict({runs[0]}, {}).at(0); };
+  EXPECT_EQ(sentence(), "a 0 predicts held-out text with a loss of 1.000 nats per token.");
+  runs[0].evaluations["per_position_loss"]["settings"] = {{"length", 64}};
+  EXPECT_EQ(sentence(),
+            "a 0 predicts held-out text with a loss of 1.000 nats per token (32 rows of 64 "
+            "tokens).");
+}
+
 // Of the rows of a page some lie beyond their own interval by chance.
 TEST(SeedWords, WhereTheCorrectionDecidesItSaysSo) {
   Difference difference{.task = "needle", .unit = "points"};
