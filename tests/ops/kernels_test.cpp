@@ -318,6 +318,20 @@ TEST_P(Kernels, ImpossibleTokensCostNothing) {
   }
 }
 
+// By more than exp of f32 holds, behind the last whole vector.
+TEST_P(Kernels, TheLastTokenMayOutweighAllOthers) {
+  for (const int64_t vocabulary : {17, 258, 1003}) {
+    at::Tensor logits = random_normal({vocabulary}, 1, at::kFloat);
+    logits[-1] = 200;
+    const at::Tensor target = on_test_device(at::zeros({1}, at::kLong));
+    const auto fused = [&](const Inputs& in) {
+      return cross_entropy(at::ones({1, 1}, in[0].options()), in[0], {}, target);
+    };
+    const auto plain = [&](const Inputs& in) { return -at::log_softmax(in[0], 0)[0][0]; };
+    expect_budget(fused, plain, {logits.view({vocabulary, 1})}, {at::kFloat});
+  }
+}
+
 TEST_P(Kernels, SameBitsForAnyThreadCount) {
   const int threads = at::get_num_threads();
   const auto run = [](int num_threads) {
