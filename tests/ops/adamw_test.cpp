@@ -13,13 +13,17 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <vector>
 
 namespace reynard::ops {
@@ -73,6 +77,50 @@ TEST_P(AdamWKernel, FollowsTheDefinition) {
         EXPECT_BITWISE_EQUAL(tensors.compute, tensors.value.to(at::kBFloat16)) << size;
       }
     }
+  }
+}
+
+// Copies of values that a step leaves as they are: ties to even, both infinities, what is rounded
+// to one, and NaN of any bits.
+TEST_P(AdamWKernel, RoundsCopiesToNearestEven) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float largest = std::numeric_limits<float>::max();
+  const std::vector<float> numbers = {1,
+                                      0x1.01p0F,
+                                      0x1.03p0F,
+                                      -0x1.01p0F,
+                                      -0x1.03p0F,
+                                      0x1.010002p0F,
+                                      0x1.00fffep0F,
+                                      0x1.ffp100F,
+                                      largest,
+                                      infinity,
+                                      -infinity};
+  const at::Tensor values = at::tensor(numbers);
+  for (const float nan : {std::bit_cast<float>(0x7fffffffU), std::bit_cast<float>(0xffffffffU)}) {
+    const at::Tensor start = at::cat({values, at::full({7}, nan)});
+    AdamWStep step = adamw_step(start, /*mixed=*/true);
+    step.gradient = on_test_device(at::zeros_like(start));
+    step.weight_decay = 0;
+    step.compute.zero_();
+    adamw({&step, 1}, on_test_device(at::full({}, 0.5)));
+    const at::Tensor copies = step.compute.cpu();
+    EXPECT_BITWISE_EQUAL(copies.slice(0, 0, values.size(0)), values.to(at::kBFloat16));
+    EXPECT_TRUE(copies.slice(0, values.size(0)).isnan().all().item<bool>());
+  }
+}
+
+TEST_P(AdamWKernel, ChangesNothingWhereTheScaleIsNotFinite) {
+  const at::Tensor start = random_normal({1027}, 1, at::kFloat);
+  for (const double scale :
+       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    AdamWStep step = adamw_step(start, /*mixed=*/true);
+    step.gradient = on_test_device(random_normal({1027}, 2, at::kFloat));
+    adamw({&step, 1}, on_test_device(at::full({}, scale, at::kFloat)));
+    EXPECT_BITWISE_EQUAL(step.value.cpu(), start);
+    EXPECT_BITWISE_EQUAL(step.compute.cpu(), start.to(at::kBFloat16));
+    EXPECT_BITWISE_EQUAL(step.exp_avg.cpu(), at::zeros_like(start));
+    EXPECT_BITWISE_EQUAL(step.exp_avg_sq.cpu(), at::zeros_like(start));
   }
 }
 
