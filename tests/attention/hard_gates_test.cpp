@@ -171,6 +171,19 @@ TEST_P(HardGatesBudget, RaisesTheMaximumFarFromTheDiagonal) {
   expect_within_budget_of_rounded_logits(in);
 }
 
+// Of one query among many, wherever its lane lies.
+TEST_P(HardGatesBudget, RaisesTheMaximumOfOneQuery) {
+  for (const int64_t query : {33, 127}) {
+    SCOPED_TRACE(query);
+    AttentionInputs in = inputs_in_one_direction(128, 400);
+    in.log_gate.clamp_min_(-0.02);
+    raise_keys(in, 100, 160.0);
+    in.q.slice(1, 0, query).slice(3, 0, kCommon).zero_();
+    in.q.slice(1, query + 1).slice(3, 0, kCommon).zero_();
+    expect_within_budget_of_rounded_logits(in);
+  }
+}
+
 // Logits of 2e8 are rounded by more than what a kernel lets pass before it raises its maximum.
 // Whatever weights that leaves, outputs are means of values, and no kernel raises for ever.
 TEST_P(HardGatesBudget, LogitsWithoutAFractionLeaveMeans) {
