@@ -7,6 +7,7 @@
 #include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning_limits.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
 #include "tests/support/device.h"
 
 #include <ATen/TensorOperators.h>
@@ -53,12 +54,16 @@ struct ForgottenText {
   }
   void write() { cache.append(in.k[0], in.v[0], in.log_gate[0]); }
 
-  // Starts (H) i32 of the last query.
-  at::Tensor starts(int64_t window, const AttentionOptions& options) const {
+  // Of the last query.
+  PagedOutput answer(int64_t window, const AttentionOptions& options) const {
     const LayerCache* caches[] = {&cache};
     const int64_t offsets[] = {0, 1};
     const at::Tensor q = in.q[0].slice(0, cache.length() - 1);
-    return paged_attention(q, offsets, caches, bound, window, options).start.flatten().cpu();
+    return paged_attention(q, offsets, caches, bound, window, options);
+  }
+  // (H) i32
+  at::Tensor starts(int64_t window, const AttentionOptions& options) const {
+    return answer(window, options).start.flatten().cpu();
   }
 
   // What the rule says where its limit is raised by `slack`.
@@ -122,6 +127,33 @@ TEST(DecodePruning, StartsAreThoseOfTheRulesPageByPage) {
           EXPECT_GT(text.expect_starts_of_rule(window, {0, evicts ? -4.5 : -5.0, rule}), 0);
         }
       }
+    }
+  }
+}
+
+// A head that forgets within a page, beside one of its group that remembers all: each reads from
+// where it begins, in whichever order they come. The window's pages lie in two runs of 32.
+TEST(DecodePruning, HeadsOfAGroupReadFromTheirOwnStarts) {
+  constexpr int64_t kLength = 2700, kWindow = 1300;
+  for (const int64_t forgetful : {0, 1}) {
+    ForgottenText text(kLength);
+    for (int64_t h = 0; h < ForgottenText::H; ++h) {
+      text.in.log_gate.select(2, h).fill_(h % 2 == forgetful ? -1.0 : -1e-4);
+    }
+    text.write();
+    for (const int64_t window : {int64_t{0}, kWindow}) {
+      SCOPED_TRACE(fmt::format("{} forgets, window {}", forgetful, window));
+      const PagedOutput pruned = text.answer(window, {0, -10, PruningRule::kTight});
+      const PagedOutput whole = text.answer(window, {});
+      const at::Tensor start = pruned.start.flatten().cpu();
+      for (int64_t h = 0; h < ForgottenText::H; ++h) {
+        const bool forgets = h % 2 == forgetful;
+        EXPECT_EQ(start[h].item<int32_t>() > kLength - kWindow, forgets) << h;
+      }
+      // Rounding, and the tolerance, by which an output moves from one value to another.
+      const double moved = 2 * text.in.v.abs().max().item<double>() * std::exp(-10);
+      EXPECT_TENSORS_NEAR(pruned.out, whole.out, moved + 1e-5, 0);
+      EXPECT_TENSORS_NEAR(pruned.lse, whole.lse, std::exp(-10) + 1e-5, 0);
     }
   }
 }
