@@ -9,6 +9,8 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/norm.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -101,6 +103,33 @@ TEST(PageWrite, TakesSeveralSequences) {
                            of_pages(expected[s], expected_pool->norms()));
       EXPECT_BITWISE_EQUAL(of_pages(caches[s], pool->masses()),
                            of_pages(expected[s], expected_pool->masses()));
+    }
+  }
+}
+
+// Of the longest key that it holds, whatever the head dimension.
+TEST(PageWrite, NormsBoundTheKeysOfTheirPages) {
+  for (const int64_t D : {1, 7, 37, 64, 100}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(fmt::format("D{} {}", D, c10::toString(dtype)));
+      const test::AttentionInputs in = test::random_inputs(
+          {.B = 1, .Tq = 150, .Tk = 150, .H = kHeads, .G = kKeyHeads, .D = D}, dtype);
+      const auto pool = std::make_shared<PagePool>(PageLayout{.head_dim = D,
+                                                              .group = kHeads / kKeyHeads,
+                                                              .dtype = dtype,
+                                                              .device = test::test_device()});
+      LayerCache cache(pool, kKeyHeads);
+      append_part(cache, in, 0, 150);
+      for (int64_t g = 0; g < kKeyHeads; ++g) {
+        const at::Tensor norms = in.k[0].select(1, g).to(at::kDouble).norm(2, -1).cpu();
+        for (int64_t n = 0; n < 3; ++n) {
+          const at::Tensor of_page = norms.slice(0, n * kPageTokens, (n + 1) * kPageTokens);
+          const double longest = of_page.max().item<double>();
+          const double kept = pool->norms()[cache.pages(g)[n]].item<double>();
+          EXPECT_GE(kept, longest);
+          EXPECT_LE(kept, longest * 1.00001);
+        }
+      }
     }
   }
 }
