@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -72,6 +73,33 @@ TEST_P(Decode, OfInt8PagesStaysInTheErrorBudget) {
     const auto naive = test::run_reference(in), exact = test::run_reference(test::in_double(in));
     EXPECT_WITHIN_BUDGET(result.out, naive.out.select(1, 0), exact.out.select(1, 0));
     EXPECT_WITHIN_BUDGET(result.lse, naive.lse.select(2, 0), exact.lse.select(2, 0));
+  }
+}
+
+// NaN beside the first key, which is the last of its word of values, and in pages before it.
+TEST_P(Decode, WhatLiesBeforeTheFirstKeyMayBeAnything) {
+  constexpr int64_t kFirst = 171;
+  const test::AttentionShape shape{.B = 1, .Tq = 1, .Tk = 300, .H = 2, .G = 1, .D = 80};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kChar}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const bool is_int8 = dtype == at::kChar;
+    AttentionInputs in = random_inputs(shape, is_int8 ? at::kFloat : dtype);
+    in.first_key = at::full({1, 1}, kFirst, at::kInt);
+    const auto decoded = [&] {
+      DecodeArguments a = in_shuffled_pages(in);
+      if (is_int8) {
+        const at::Tensor key_scales = take_codes(a.keys), value_scales = take_codes(a.values);
+        a.scales = at::stack({key_scales, value_scales}, 1).contiguous();
+      }
+      return decode(a);
+    };
+    const DecodeOutput expected = decoded();
+    in.k.slice(1, 0, kFirst).fill_(kNaN);
+    in.v.slice(1, 0, kFirst).fill_(kNaN);
+    const DecodeOutput result = decoded();
+    EXPECT_TRUE(expected.out.isfinite().all().item<bool>());
+    EXPECT_BITWISE_EQUAL(result.out, expected.out);
+    EXPECT_BITWISE_EQUAL(result.lse, expected.lse);
   }
 }
 
