@@ -15,7 +15,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <span>
+#include <cmath>
+#include <vector>
 
 namespace reynard::attention {
 namespace {
@@ -70,8 +71,9 @@ TEST(Pruning, EveryHeadOfEveryRowHasItsOwnBound) {
   }
 }
 
-// Only parts that can be pruned share the tolerance.
-TEST(Pruning, APartWithoutGatesTakesNoShareOfTheTolerance) {
+// Only parts that can be pruned share the tolerance, and each gets as much: here beside keys that
+// nobody sees.
+TEST(Pruning, PartsWithGatesShareTheToleranceEqually) {
   constexpr int64_t kLength = 1024, kHeads = 16;
   AttentionInputs in =
       test::random_inputs({.B = 1, .Tq = kLength, .Tk = kLength, .H = kHeads, .G = 1, .D = 16});
@@ -79,15 +81,20 @@ TEST(Pruning, APartWithoutGatesTakesNoShareOfTheTolerance) {
   const at::Tensor sums = gate_sums(in.log_gate);
   const at::Tensor bound = test::on_test_device(at::full({kHeads}, 2.0F));
   const at::Tensor unseen = test::on_test_device(at::full({1, kLength}, 10, at::kInt));
-  const KeyPart parts[] = {
-      {in.k, in.v, sums, {}, /*causal=*/true},
-      {in.k.slice(1, 0, 10), in.v.slice(1, 0, 10), {}, unseen, /*causal=*/false}};
+  const KeyPart part = {in.k, in.v, sums, {}, /*causal=*/true};
+  const KeyPart few = {in.k.slice(1, 0, 10), in.v.slice(1, 0, 10), {}, unseen, /*causal=*/false};
+  KeyPart few_with_gates = few;
+  few_with_gates.sums = sums.slice(2, 0, 10).contiguous();
   for (const PruningRule rule : kBothRules) {
-    const auto starts = [&](size_t num_parts) {
-      return attention(in.q, sums, std::span(parts, num_parts), bound, {0, -5, rule}).start;
+    SCOPED_TRACE(config::name_of(rule));
+    const auto starts = [&](const std::vector<KeyPart>& parts, double log_tolerance) {
+      return attention(in.q, sums, parts, bound, {0, log_tolerance, rule}).start;
     };
-    EXPECT_GT(starts(1).max().item<int32_t>(), 0);
-    EXPECT_BITWISE_EQUAL(starts(2), starts(1)) << config::name_of(rule);
+    const at::Tensor alone = starts({part}, -5), half = starts({part}, -5 - std::log(2.0));
+    EXPECT_GT(half.max().item<int32_t>(), 0);
+    EXPECT_TRUE(alone.gt(half).any().item<bool>());
+    EXPECT_BITWISE_EQUAL(starts({part, few}, -5), alone);
+    EXPECT_BITWISE_EQUAL(starts({part, few_with_gates}, -5), half);
   }
 }
 
