@@ -1,6 +1,7 @@
 // Every instruction-set path that this machine has, forced through REYNARD_CPU_PATH: error budget
 // on odd sizes with all options together, identities, packing, and what an unknown path says.
 
+#include "reynard/attention/attention.h"
 #include "reynard/attention/cpu/attention_cpu.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
@@ -100,6 +101,20 @@ TEST_P(KernelPath, TakesLongRowsOfOtherHeadDimensions) {
     EXPECT_LT(error(ours.dk, exact.dk), kLargestError);
     EXPECT_LT(error(ours.dv, exact.dv), kLargestError);
     EXPECT_TENSORS_NEAR(ours.lse.to(at::kDouble), exact.lse, 1e-5, 0);
+  }
+}
+
+// A row of equal weights, whose sums round the same way again and again, then a key that outweighs
+// them by e^40: what the sums have lost must shrink with them.
+TEST_P(KernelPath, ShrinksWhatSumsHaveLost) {
+  constexpr int64_t kKeys = 65536, kDim = 16;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs in = random_inputs({.B = 1, .Tq = 1, .Tk = kKeys, .D = kDim}, dtype);
+    in.q.fill_(1);
+    in.k.zero_();
+    in.k.select(1, kKeys - 1).fill_(std::log(3.0) / std::sqrt(static_cast<double>(kDim)));
+    in.k.select(1, 0).fill_(40 / std::sqrt(static_cast<double>(kDim)));
+    EXPECT_NEAR(attention(in.q, in.k, in.v).lse.item<double>(), 40, 4e-6);  // an ulp
   }
 }
 
