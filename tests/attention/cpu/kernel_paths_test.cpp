@@ -104,6 +104,17 @@ TEST_P(KernelPath, TakesLongRowsOfOtherHeadDimensions) {
   }
 }
 
+// Keys that more query blocks see than a kernel adds up in f32 at once: bf16 against f32 of the
+// same values, whose kernels have blocks of other sizes.
+TEST_P(KernelPath, AddsUpTheGradientsOfManyQueryBlocks) {
+  const AttentionInputs in = random_inputs(
+      {.B = 1, .Tq = 2400, .Tk = 2400, .D = 32}, at::kBFloat16, /*seed=*/9, /*gate_mean=*/7);
+  AttentionInputs wide = in;
+  for (at::Tensor* x : {&wide.q, &wide.k, &wide.v, &wide.dout}) *x = x->to(at::kFloat);
+  const at::Tensor ours = run_attention(in).dlog_gate, exact = run_attention(wide).dlog_gate;
+  EXPECT_LT(((ours - exact).norm() / exact.norm()).item<double>(), 1e-2);
+}
+
 // A row of equal weights, whose sums round the same way again and again, then a key that outweighs
 // them by e^40: what the sums have lost must shrink with them.
 TEST_P(KernelPath, ShrinksWhatSumsHaveLost) {
