@@ -210,6 +210,29 @@ TEST_P(KernelPath, PrunesAsItGoesLikeStepByStep) {
   }
 }
 
+// Its norm says nothing of its logits, wherever it lies among blocks that are pruned.
+TEST_P(KernelPath, ABrokenKeyIsNotPruned) {
+  constexpr int64_t kBroken = 300;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs in = random_inputs(
+        {.B = 1, .Tq = 1024, .Tk = 1024, .D = 64}, dtype, /*seed=*/8, /*gate_mean=*/0);
+    AttentionOptions options = {.log_pruning_tolerance = -10};
+    for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
+      SCOPED_TRACE(std::string(c10::toString(dtype)) + " " + std::string(config::name_of(rule)));
+      options.rule = rule;
+      const auto last_start = [&](const at::Tensor& k) {
+        return attention(in.q, k, in.v, in.log_gate, {}, {}, options)
+            .start[0][0][7]
+            .item<int32_t>();
+      };
+      EXPECT_GT(last_start(in.k), kBroken + kKeyBlock);
+      const at::Tensor k = in.k.clone();
+      k.select(1, kBroken).select(2, 63).fill_(std::numeric_limits<double>::quiet_NaN());
+      EXPECT_LE(last_start(k), kBroken);
+    }
+  }
+}
+
 float as_float(const char* data, bool is_bf16, int64_t index) {
   if (is_bf16) return static_cast<float>(reinterpret_cast<const at::BFloat16*>(data)[index]);
   return reinterpret_cast<const float*>(data)[index];
