@@ -12,9 +12,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <system_error>
+#include <unordered_set>
 
 namespace reynard::jinja {
 
@@ -86,9 +88,14 @@ int64_t integer_of(const Value& value, std::string_view what) {
 enum class Ends { kBoth, kLeft, kRight };
 
 std::string_view stripped(std::string_view text, const Value& unwanted, Ends ends) {
+  std::unordered_set<std::string_view> known;  // not looked for in a text, which may be long
+  for (std::string_view rest = unwanted.text() ? *unwanted.text() : std::string_view();
+       !rest.empty();
+       rest.remove_prefix(first_character(rest).size())) {
+    known.insert(first_character(rest));
+  }
   const auto goes = [&](std::string_view character) {
-    return unwanted.text() ? unwanted.text()->find(character) != std::string::npos
-                           : is_blank(character);
+    return unwanted.text() ? known.contains(character) : is_blank(character);
   };
   while (ends != Ends::kRight && !text.empty() && goes(first_character(text))) {
     text.remove_prefix(first_character(text).size());
@@ -97,6 +104,15 @@ std::string_view stripped(std::string_view text, const Value& unwanted, Ends end
     text.remove_suffix(last_character(text).size());
   }
   return text;
+}
+
+// std::string::find takes the product of both lengths where the text nearly has the part at every
+// place; memmem at most their sum.
+std::size_t find_part(std::string_view text, std::string_view part, std::size_t from) {
+  const void* const found =
+      memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string::npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
 // What is between runs of white space; the last of more than `limit` + 1 is all the rest.
@@ -123,7 +139,7 @@ Value::List split(const std::string& text, const Value& separator, const Value& 
   if (separator.text()->empty()) throw Error("split: the separator is empty");
   std::size_t begin = 0;
   for (std::size_t at = 0; std::ssize(parts) < limit &&
-                           (at = text.find(*separator.text(), begin)) != std::string::npos;) {
+                           (at = find_part(text, *separator.text(), begin)) != std::string::npos;) {
     parts.emplace_back(text.substr(begin, at - begin));
     begin = at + separator.text()->size();
   }
@@ -135,7 +151,7 @@ std::string replaced(const std::string& text, const std::string& from, const std
   if (from.empty()) throw Error("replace: the text to be replaced is empty");
   std::string out;
   std::size_t begin = 0;
-  for (std::size_t at = 0; (at = text.find(from, begin)) != std::string::npos;
+  for (std::size_t at = 0; (at = find_part(text, from, begin)) != std::string::npos;
        begin = at + from.size()) {
     append_text(out, std::string_view(text).substr(begin, at - begin));
     append_text(out, to);
@@ -339,8 +355,10 @@ bool is_method(std::string_view name) {
 }
 
 bool contains(const Value& b, const Value& a) {
-  if (b.text())
-    return b.text()->find(text_of(a, "what is looked for in a string")) != std::string::npos;
+  if (b.text()) {
+    const std::string part = text_of(a, "what is looked for in a string");
+    return find_part(*b.text(), part, 0) != std::string::npos;
+  }
   if (b.map()) return a.text() && !find(*b.map(), *a.text()).is_undefined();
   const Value::List items = items_of(b);
   return std::ranges::any_of(items, [&](const Value& item) { return equal(item, a); });

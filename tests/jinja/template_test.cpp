@@ -348,6 +348,23 @@ TEST(Jinja, HostileTemplatesEnd) {
   expect_error(blocks, "levels");
 }
 
+// n.s: a text of 2^doublings letters.
+std::string long_text(int doublings) {
+  return fmt::format(
+      "{{% set n = namespace(s='x', l=['x'], m=['x']) %}}{{% for i in range({}) %}}"
+      "{{% set n.s = n.s + n.s %}}{{% endfor %}}",
+      doublings);
+}
+
+TEST(Jinja, LongTextsAreSearchedInLinearTime) {
+  const std::string text = long_text(20);
+  EXPECT_EQ(render(text + "{{ (n.s + 'y') in (n.s + n.s) }}"), "False");
+  EXPECT_EQ(render(text + "{{ ('y' + n.s) in (n.s + n.s + 'y' + n.s) }}"), "True");
+  EXPECT_EQ(render(text + "{{ (n.s + n.s) | replace(n.s + 'y', '') | length }}"), "2097152");
+  EXPECT_EQ(render(text + "{{ (n.s + n.s).split(n.s + 'y') | length }}"), "1");
+  EXPECT_EQ(render(text + "{{ n.s.strip(n.s | replace('x', 'y') + 'x') }}"), "");
+}
+
 TEST(Jinja, DamagedTemplatesAreErrorsAtMost) {
   const Value::Map user = {{"role", "user"}, {"content", " one "}};
   const Value::Map assistant = {{"role", "assistant"}, {"content", "two\n"}};
