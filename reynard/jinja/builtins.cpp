@@ -116,7 +116,7 @@ std::size_t find_part(std::string_view text, std::string_view part, std::size_t 
 }
 
 // What is between runs of white space; the last of more than `limit` + 1 is all the rest.
-Value::List words(std::string_view text, int64_t limit) {
+Value::List words(std::string_view text, int64_t limit, Budget& budget) {
   Value::List parts;
   while (!(text = stripped(text, {}, Ends::kLeft)).empty()) {
     std::size_t end = 0;
@@ -124,22 +124,27 @@ Value::List words(std::string_view text, int64_t limit) {
            (std::ssize(parts) == limit || !is_blank(first_character(text.substr(end))))) {
       end += first_character(text.substr(end)).size();
     }
+    budget.spend(kItemBytes);
     parts.emplace_back(std::string(text.substr(0, end)));
     text.remove_prefix(end);
   }
   return parts;
 }
 
-Value::List split(const std::string& text, const Value& separator, const Value& most) {
+Value::List split(const std::string& text,
+                  const Value& separator,
+                  const Value& most,
+                  Budget& budget) {
   const int64_t limit = most.integer() && *most.integer() >= 0
                             ? *most.integer()
                             : std::numeric_limits<int64_t>::max();
-  if (!separator.text()) return words(text, limit);
+  if (!separator.text()) return words(text, limit, budget);
   Value::List parts;
   if (separator.text()->empty()) throw Error("split: the separator is empty");
   std::size_t begin = 0;
   for (std::size_t at = 0; std::ssize(parts) < limit &&
                            (at = find_part(text, *separator.text(), begin)) != std::string::npos;) {
+    budget.spend(kItemBytes);
     parts.emplace_back(text.substr(begin, at - begin));
     begin = at + separator.text()->size();
   }
@@ -160,10 +165,10 @@ std::string replaced(const std::string& text, const std::string& from, const std
   return out;
 }
 
-std::string joined(const Value& list, const std::string& separator) {
+std::string joined(const Value& list, const std::string& separator, Budget& budget) {
   std::string out;
   bool first = true;
-  for (const Value& item : items_of(list)) {
+  for (const Value& item : items_of(list, budget)) {
     if (!first) append_text(out, separator);
     first = false;
     append_text(out, to_text(item));
@@ -172,7 +177,7 @@ std::string joined(const Value& list, const std::string& separator) {
 }
 
 int64_t length_of(const Value& value) {
-  if (value.text()) return std::ssize(characters(*value.text()));
+  if (value.text()) return num_characters(*value.text());
   if (value.list()) return std::ssize(*value.list());
   if (value.map()) return std::ssize(*value.map());
   if (value.is_undefined()) return 0;
@@ -241,11 +246,11 @@ Value attribute_of(const Value& item, const Value& name) {
 }
 
 // map(attribute=...) and map('filter').
-Value::List mapped_items(const Value& input, const Arguments& arguments) {
+Value::List mapped_items(const Value& input, const Arguments& arguments, Budget& budget) {
   const Value attribute = arguments.at(99, "attribute");
   Value::List out;
   if (!input.is_true()) return out;
-  for (const Value& item : items_of(input)) {
+  for (const Value& item : items_of(input, budget)) {
     if (!attribute.is_undefined()) {
       out.push_back(attribute_of(item, attribute));
       continue;
@@ -254,18 +259,22 @@ Value::List mapped_items(const Value& input, const Arguments& arguments) {
     if (!is_filter(filter)) throw Error(fmt::format("the filter {:?} is not supported", filter));
     Arguments rest = arguments;
     rest.positional.erase(rest.positional.begin());
-    out.push_back(apply_filter(filter, item, rest));
+    out.push_back(apply_filter(filter, item, rest, budget));
+    budget.spend(out.back().weight());
   }
   return out;
 }
 
 // select, reject, selectattr and rejectattr: by a test, or by what is true.
-Value::List selected(std::string_view name, const Value& input, const Arguments& arguments) {
+Value::List selected(std::string_view name,
+                     const Value& input,
+                     const Arguments& arguments,
+                     Budget& budget) {
   const bool by_attribute = name.ends_with("attr");
   const bool wanted = name.starts_with("select");
   if (!input.is_true()) return {};
   Value::List out;
-  for (const Value& item : items_of(input)) {
+  for (const Value& item : items_of(input, budget)) {
     const Value asked = by_attribute ? attribute_of(item, arguments.at(0)) : item;
     Arguments rest = arguments;
     const std::size_t test_at = by_attribute ? 1 : 0;
@@ -275,6 +284,7 @@ Value::List selected(std::string_view name, const Value& input, const Arguments&
       if (!is_test(test)) throw Error(fmt::format("the test {:?} is not supported", test));
       rest.positional.erase(rest.positional.begin(),
                             rest.positional.begin() + static_cast<std::ptrdiff_t>(test_at + 1));
+      for (const Value& other : rest.positional) budget.spend(other.weight());
       holds = apply_test(test, asked, rest);
     }
     if (holds == wanted) out.push_back(item);
@@ -282,11 +292,12 @@ Value::List selected(std::string_view name, const Value& input, const Arguments&
   return out;
 }
 
-Value::List unique_items(const Value& input) {
+Value::List unique_items(const Value& input, Budget& budget) {
   constexpr std::ptrdiff_t kMost = 4096;  // each is compared with all before it
   Value::List out, seen;
-  for (const Value& item : items_of(input)) {
+  for (const Value& item : items_of(input, budget)) {
     const Value key = folded(item);
+    budget.spend(key.weight() * std::ssize(seen));
     if (std::ranges::any_of(seen, [&](const Value& other) { return equal(other, key); })) continue;
     if (std::ssize(out) == kMost) {
       throw Error(fmt::format("unique: there are more than {} different items", kMost));
@@ -314,20 +325,31 @@ void check_arguments(const Filter& filter, const Arguments& arguments) {
   }
 }
 
-Value apply_list_filter(std::string_view name, const Value& input, const Arguments& arguments) {
-  if (name == "map") return mapped_items(input, arguments);
+// By their keys without their case.
+Value::List sorted_items(const Value& input) {
+  std::vector<std::pair<std::string, Value>> items;
+  for (Value& item : map_items(input)) {
+    std::string key = lower_case(*(*item.list())[0].text());
+    items.emplace_back(std::move(key), std::move(item));
+  }
+  std::ranges::stable_sort(items, {}, &std::pair<std::string, Value>::first);
+  Value::List sorted;
+  for (auto& [key, item] : items) sorted.push_back(std::move(item));
+  return sorted;
+}
+
+Value apply_list_filter(std::string_view name,
+                        const Value& input,
+                        const Arguments& arguments,
+                        Budget& budget) {
+  if (name == "map") return mapped_items(input, arguments, budget);
   if (name == "items") return map_items(input);
-  if (name == "unique") return unique_items(input);
-  if (name == "dictsort") {
-    Value::List items = map_items(input);
-    std::ranges::stable_sort(
-        items, {}, [](const Value& item) { return *folded((*item.list())[0]).text(); });
-    return items;
-  }
+  if (name == "unique") return unique_items(input, budget);
+  if (name == "dictsort") return sorted_items(input);
   if (name.starts_with("select") || name.starts_with("reject")) {
-    return selected(name, input, arguments);
+    return selected(name, input, arguments, budget);
   }
-  Value::List items = items_of(input);
+  Value::List items = items_of(input, budget);
   if (name == "list") return items;
   if (name == "reverse") {
     std::ranges::reverse(items);
@@ -360,21 +382,30 @@ bool contains(const Value& b, const Value& a) {
     return find_part(*b.text(), part, 0) != std::string::npos;
   }
   if (b.map()) return a.text() && !find(*b.map(), *a.text()).is_undefined();
-  const Value::List items = items_of(b);
-  return std::ranges::any_of(items, [&](const Value& item) { return equal(item, a); });
+  if (b.is_undefined()) return false;
+  if (!b.list()) throw Error(fmt::format("{} has no items", b.type_name()));
+  return std::ranges::any_of(*b.list(), [&](const Value& item) { return equal(item, a); });
 }
 
-Value::List items_of(const Value& value) {
+Value::List items_of(const Value& value, Budget& budget) {
+  const int64_t count = value.text()   ? num_characters(*value.text())
+                        : value.list() ? std::ssize(*value.list())
+                        : value.map()  ? std::ssize(*value.map())
+                                       : 0;
+  budget.spend(count * kItemBytes);
   if (value.list()) return *value.list();
   if (value.is_undefined()) return {};
   if (value.map()) return keys_of(value);
   if (!value.text()) throw Error(fmt::format("{} has no items", value.type_name()));
   Value::List items;
-  for (std::string& character : characters(*value.text())) items.emplace_back(std::move(character));
+  for (const std::string_view one : characters(*value.text())) items.emplace_back(std::string(one));
   return items;
 }
 
-Value apply_filter(std::string_view name, const Value& input, const Arguments& arguments) {
+Value apply_filter(std::string_view name,
+                   const Value& input,
+                   const Arguments& arguments,
+                   Budget& budget) {
   check_arguments(*std::ranges::find(kFilters, name, &Filter::name), arguments);
   if (name == "length" || name == "count") return length_of(input);
   if (name == "tojson") {
@@ -393,7 +424,7 @@ Value apply_filter(std::string_view name, const Value& input, const Arguments& a
   if (name == "int") return to_integer(input, arguments.at(0, "default"));
   if (name == "join") {
     const Value separator = arguments.at(0, "d");
-    return joined(input, separator.is_undefined() ? "" : to_text(separator));
+    return joined(input, separator.is_undefined() ? "" : to_text(separator), budget);
   }
   if (name == "trim") {
     return std::string(stripped(to_text(input), arguments.at(0, "chars"), Ends::kBoth));
@@ -406,7 +437,7 @@ Value apply_filter(std::string_view name, const Value& input, const Arguments& a
                     text_of(arguments.at(0, "old"), "replace"),
                     text_of(arguments.at(1, "new"), "replace"));
   }
-  return apply_list_filter(name, input, arguments);
+  return apply_list_filter(name, input, arguments, budget);
 }
 
 bool apply_test(std::string_view name, const Value& input, const Arguments& arguments) {
@@ -433,7 +464,10 @@ bool apply_test(std::string_view name, const Value& input, const Arguments& argu
   return equal(input, arguments.at(0));  // eq, equalto
 }
 
-Value call_method(std::string_view name, const Value& object, const Arguments& arguments) {
+Value call_method(std::string_view name,
+                  const Value& object,
+                  const Arguments& arguments,
+                  Budget& budget) {
   if (name == "items") return map_items(object);
   if (name == "keys") return keys_of(object);
   if (name == "get") {
@@ -447,12 +481,14 @@ Value call_method(std::string_view name, const Value& object, const Arguments& a
   if (name == "strip") return std::string(stripped(text, arguments.at(0), Ends::kBoth));
   if (name == "lstrip") return std::string(stripped(text, arguments.at(0), Ends::kLeft));
   if (name == "rstrip") return std::string(stripped(text, arguments.at(0), Ends::kRight));
-  if (name == "split") return split(text, arguments.at(0, "sep"), arguments.at(1, "maxsplit"));
+  if (name == "split") {
+    return split(text, arguments.at(0, "sep"), arguments.at(1, "maxsplit"), budget);
+  }
   if (name == "startswith") return text.starts_with(text_of(arguments.at(0), name));
   if (name == "endswith") return text.ends_with(text_of(arguments.at(0), name));
   if (name == "title") return capitalized(text, Capitals::kWords);
-  if (name == "join") return joined(arguments.at(0), text);
-  return apply_filter(name, object, arguments);  // upper, lower, capitalize, replace
+  if (name == "join") return joined(arguments.at(0), text, budget);
+  return apply_filter(name, object, arguments, budget);  // upper, lower, capitalize, replace
 }
 
 }  // namespace reynard::jinja

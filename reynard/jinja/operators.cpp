@@ -1,5 +1,6 @@
 #include "reynard/jinja/operators.h"
 
+#include "reynard/jinja/letters.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <string_view>
 
 namespace reynard::jinja {
 
@@ -58,12 +60,12 @@ Value item_of(const Value& object, const Value& index) {
     const int64_t i = at(std::ssize(*object.list()));
     return i < 0 ? Value() : (*object.list())[static_cast<std::size_t>(i)];
   }
-  if (object.text()) {
-    const std::vector<std::string> parts = characters(*object.text());
-    const int64_t i = at(std::ssize(parts));
-    return i < 0 ? Value() : Value(parts[static_cast<std::size_t>(i)]);
-  }
-  return {};
+  if (!object.text()) return {};
+  std::string_view rest = *object.text();
+  const int64_t i = at(num_characters(rest));
+  if (i < 0) return {};
+  for (int64_t before = 0; before < i; ++before) rest.remove_prefix(first_character(rest).size());
+  return std::string(first_character(rest));
 }
 
 Value arithmetic(const std::string& op, const Value& a, const Value& b) {

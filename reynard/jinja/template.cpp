@@ -1,5 +1,6 @@
 #include "reynard/jinja/template.h"
 
+#include "reynard/jinja/budget.h"
 #include "reynard/jinja/builtins.h"
 #include "reynard/jinja/operators.h"
 #include "reynard/tensor/error.h"
@@ -20,12 +21,9 @@ namespace {
 
 using Node = Expression::Kind;
 
-// Qwen3's template takes fewer than a million for a conversation of 4,096 messages.
-constexpr int64_t kMaxSteps = 20'000'000;
-constexpr std::size_t kBytesPerStep = 64;  // what copying counts as
+constexpr int64_t kKeyBytes = 64;  // what comparing a key of a map counts as
 constexpr int64_t kMaxRange = 100'000;
-constexpr int64_t kMaxCalls = 10;         // of macros inside each other
-constexpr std::size_t kItemBytes = 1024;  // what reading or copying an item counts as
+constexpr int64_t kMaxCalls = 10;  // of macros inside each other
 
 constexpr std::array<std::string_view, 5> kFunctions = {
     "raise_exception", "strftime_now", "namespace", "range", "dict"};
@@ -63,17 +61,11 @@ class Run {
   }
 
  private:
-  void spend(std::size_t bytes) {
-    steps_ += 1 + static_cast<int64_t>(bytes / kBytesPerStep);
-    if (steps_ > kMaxSteps) throw Error("the template takes too long");
-  }
+  void spend(int64_t bytes) { budget_.spend(bytes); }
   // Lists and maps are shared: only what makes one or goes through it costs its length.
-  void spend_items(const Value& value) {
-    if (value.list()) spend(value.list()->size() * kItemBytes);
-    if (value.map()) spend(value.map()->size() * kItemBytes);
-  }
+  void spend_items(const Value& value) { budget_.spend_items(value); }
   void write(const std::string& text) {
-    spend(text.size());
+    spend(std::ssize(text));
     append_text(out_, text);
   }
 
@@ -162,7 +154,7 @@ class Run {
 
   void bind(const std::vector<std::string>& names, const Value& value) {
     if (names.size() == 1) return set(names[0], value);
-    const Value::List items = items_of(value);
+    const Value::List items = items_of(value, budget_);
     if (items.size() != names.size()) throw Error("a list has another number of items than names");
     for (std::size_t i = 0; i < names.size(); ++i) set(names[i], items[i]);
   }
@@ -170,10 +162,7 @@ class Run {
   // A break or continue that is meant for the loop around it.
   Flow loop(const Statement& statement) {
     Value::List items;
-    at(statement.line, [&] {
-      items = items_of(evaluate(*statement.value));
-      spend(items.size() * kItemBytes);
-    });
+    at(statement.line, [&] { items = items_of(evaluate(*statement.value), budget_); });
     if (statement.condition) {
       std::erase_if(items, [&](const Value& item) {
         open_scope();
@@ -226,7 +215,7 @@ class Run {
 
   Value evaluate(const Expression& e) {
     Value value = value_of(e);
-    spend(value.text() ? value.text()->size() : 0);
+    spend(value.text() ? std::ssize(*value.text()) : 0);
     if (makes_values(e.kind)) spend_items(value);
     return value;
   }
@@ -241,8 +230,8 @@ class Run {
   Value filtered(const Expression& e) {
     const bool looks_inside = e.name != "length" && e.name != "count";
     const Expression& input = *e.operands[0];
-    return apply_filter(
-        e.name, looks_inside ? evaluate_items(input) : evaluate(input), arguments(e, 1));
+    const Value value = looks_inside ? evaluate_items(input) : evaluate(input);
+    return apply_filter(e.name, value, arguments(e, 1), budget_);
   }
 
   // Rather than to share those that are there.
@@ -270,7 +259,7 @@ class Run {
       case Node::kCall:
         return call(e);
       case Node::kMethod:
-        return call_method(e.name, operand(0), arguments(e, 1));
+        return call_method(e.name, operand(0), arguments(e, 1), budget_);
       case Node::kFilter:
         return filtered(e);
       case Node::kTest:
@@ -303,7 +292,7 @@ class Run {
         throw Error(
             fmt::format("a key of a map is {}; only strings are supported", key.type_name()));
       }
-      spend(map.size() * sizeof(Value));  // the keys that it is compared with
+      spend(std::ssize(map) * kKeyBytes);  // the keys that it is compared with
       put(map, *key.text(), evaluate(*e.operands[i + 1]));
     }
     return map;
@@ -326,18 +315,24 @@ class Run {
     if (!is_text && !object.list()) {
       throw Error(fmt::format("{} has no slices", object.type_name()));
     }
-    const Value::List items = items_of(object);
+    if (is_text) return slice(*object.text(), parts);
+    const Value::List& items = *object.list();
     Value::List list;
-    std::string text;
     for (const int64_t i : slice_of(std::ssize(items), parts[0], parts[1], parts[2])) {
-      const Value& item = items[static_cast<std::size_t>(i)];
-      if (is_text) {
-        text += *item.text();
-      } else {
-        list.push_back(item);
-      }
+      list.push_back(items[static_cast<std::size_t>(i)]);
     }
-    return is_text ? Value(text) : Value(list);
+    return list;
+  }
+
+  std::string slice(const std::string& text, const std::array<Value, 3>& parts) {
+    constexpr int64_t kPlaceBytes = sizeof(std::string_view) + sizeof(int64_t);
+    spend(num_characters(text) * kPlaceBytes);
+    const std::vector<std::string_view> all = characters(text);
+    std::string out;
+    for (const int64_t i : slice_of(std::ssize(all), parts[0], parts[1], parts[2])) {
+      out += all[static_cast<std::size_t>(i)];
+    }
+    return out;
   }
 
   Value binary(const Expression& e) {
@@ -393,8 +388,9 @@ class Run {
       if (!map.map()) throw Error(fmt::format("{}: expected a map, or names with values", name));
       fields = *map.map();
     }
-    const std::size_t named = given.named.size();
-    spend(named * (fields.size() + named) * sizeof(Value));  // the keys that they are compared with
+    const int64_t named = std::ssize(given.named);
+    spend(named * (std::ssize(fields) + named) *
+          kKeyBytes);  // the keys that they are compared with
     for (const auto& [field, value] : given.named) put(fields, field, value);
     if (name == "dict") return fields;
     return std::make_shared<Value::Namespace>(Value::Namespace{std::move(fields)});
@@ -422,7 +418,7 @@ class Run {
   // A macro sees its parameters, defaults those before them too, and what is around its definition.
   Value call_macro(const Value::Function& function, const Arguments& given) {
     const Statement& macro = *function.macro;
-    spend(given.named.size() * macro.names.size());  // names that are compared
+    spend(std::ssize(given.named) * std::ssize(macro.names));  // names that are compared
     check_arguments(macro, given);
     if (++calls_ > kMaxCalls) throw Error("macros call each other too often");
     const std::shared_ptr<Scope> around = function.around.lock();
@@ -467,7 +463,8 @@ class Run {
 
   std::shared_ptr<Scope> scope_ = std::make_shared<Scope>();
   std::string out_;
-  int64_t steps_ = 0, calls_ = 0;
+  Budget budget_;
+  int64_t calls_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "reynard/jinja/value.h"
 
 #include "reynard/config/json_file.h"
+#include "reynard/jinja/letters.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -20,11 +21,14 @@ namespace {
 
 // Values inside each other are freed and compared by recursion.
 constexpr int32_t kMaxValueDepth = 50;
+// Lists that hold one list many times may weigh more than any number says.
+constexpr int64_t kMostWeight = int64_t{1} << 60U;
 
 void write_json(const Value& value, const JsonOptions& options, int64_t level, std::string& out) {
   const int64_t indent = options.indent;
   const auto new_line = [&](int64_t depth) {
-    if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
+    if (indent < 0) return;
+    append_text(out, "\n" + std::string(static_cast<std::size_t>(indent * depth), ' '));
   };
   const auto separate = [&](bool first) {
     if (!first) out += indent >= 0 ? "," : ", ";
@@ -50,7 +54,8 @@ void write_json(const Value& value, const JsonOptions& options, int64_t level, s
     out += "}";
   } else if (const std::string* text = value.text()) {
     const nlohmann::json json = *text;
-    out += options.ensure_ascii ? config::ascii_json_text(json) : config::json_text(json);
+    append_text(out,
+                options.ensure_ascii ? config::ascii_json_text(json) : config::json_text(json));
   } else if (const bool* boolean = value.boolean()) {
     out += *boolean ? "true" : "false";
   } else if (value.is_none()) {
@@ -64,20 +69,31 @@ void write_json(const Value& value, const JsonOptions& options, int64_t level, s
 
 }  // namespace
 
+Value::Value(std::string value) : weight_(std::ssize(value)) {
+  data_ = std::make_shared<const std::string>(std::move(value));
+}
+
 Value::Value(List value) {
-  for (const Value& inner : value) hold(inner);
+  for (const Value& inner : value) hold(inner, 0);
   data_ = std::make_shared<const List>(std::move(value));
 }
 
 Value::Value(Map value) {
-  for (const auto& [key, inner] : value) hold(inner);
+  for (const auto& [key, inner] : value) hold(inner, key.size());
   data_ = std::make_shared<const Map>(std::move(value));
 }
 
-void Value::hold(const Value& inner) {
+void Value::hold(const Value& inner, std::size_t key_bytes) {
+  const int64_t item = kItemBytes + static_cast<int64_t>(key_bytes) + inner.weight_;
+  weight_ = std::min(weight_ + item, kMostWeight);
   depth_ = std::max(depth_, inner.depth_ + 1);
   holds_namespace_ |= inner.holds_namespace_;
   if (depth_ > kMaxValueDepth) throw Error("lists are too deep inside each other");
+}
+
+const std::string* Value::text() const {
+  const auto* text = std::get_if<std::shared_ptr<const std::string>>(&data_);
+  return text != nullptr ? text->get() : nullptr;
 }
 
 const Value::List* Value::list() const {
@@ -94,6 +110,11 @@ const Value::Map* Value::map() const {
 std::shared_ptr<Value::Namespace> Value::space() const {
   const auto* space = std::get_if<std::shared_ptr<Namespace>>(&data_);
   return space != nullptr ? *space : nullptr;
+}
+
+int64_t Value::weight() const {
+  const auto own = space();
+  return own ? std::ssize(own->fields) * kItemBytes : weight_;
 }
 
 double Value::as_real() const {
@@ -176,17 +197,19 @@ void put(Value::Map& map, std::string key, Value value) {
   }
 }
 
-std::vector<std::string> characters(std::string_view text) {
-  std::vector<std::string> out;
-  for (const char byte : text) {
-    const bool continues = (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U;
-    if (continues && !out.empty() && out.back().size() < 4 && (out.back()[0] & 0x80) != 0) {
-      out.back() += byte;
-    } else {
-      out.emplace_back(1, byte);
-    }
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> out;
+  while (!text.empty()) {
+    out.push_back(first_character(text));
+    text.remove_prefix(out.back().size());
   }
   return out;
+}
+
+int64_t num_characters(std::string_view text) {
+  int64_t count = 0;
+  for (; !text.empty(); text.remove_prefix(first_character(text).size())) ++count;
+  return count;
 }
 
 }  // namespace reynard::jinja

@@ -1,6 +1,6 @@
 #pragma once
-// The values of a chat template while it runs: Python's, as far as templates use them. Lists and
-// maps are shared and never changed, but for the fields of a namespace.
+// The values of a chat template while it runs: Python's, as far as templates use them. Texts, lists
+// and maps are shared and never changed, but for the fields of a namespace.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,8 @@ struct Scope;  // of a template that runs
 
 // Longest text that a template may make, in bytes.
 constexpr std::size_t kMaxText = std::size_t{256} << 20U;
+// Bytes that an item of a list or a map counts as, beside what is in it.
+constexpr int64_t kItemBytes = 1024;
 // to += text. Throws reynard::Error, before it allocates, where that is longer than kMaxText.
 void append_text(std::string& to, std::string_view text);
 
@@ -41,8 +43,8 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(int64_t value) : data_(value) {}
   Value(double value) : data_(value) {}
-  Value(std::string value) : data_(std::move(value)) {}
-  Value(const char* value) : data_(std::string(value)) {}
+  Value(std::string value);
+  Value(const char* value) : Value(std::string(value)) {}
   // Throw reynard::Error for lists and maps that are too deep inside each other.
   Value(List value);
   Value(Map value);
@@ -55,7 +57,7 @@ class Value {
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
   const double* real() const { return std::get_if<double>(&data_); }
-  const std::string* text() const { return std::get_if<std::string>(&data_); }
+  const std::string* text() const;
   const List* list() const;
   const Map* map() const;  // of a namespace: its fields
   const Function* function() const { return std::get_if<Function>(&data_); }
@@ -67,24 +69,29 @@ class Value {
   // It is one, or one is inside: such a value must not become a field of a namespace.
   bool holds_namespace() const { return holds_namespace_; }
 
+  // Bytes of a text; of a list or a map those of its items, each with what is in it, as if nothing
+  // were shared; of a namespace those of its fields alone. 0 for all others.
+  int64_t weight() const;
+
   bool is_true() const;
   // "a string", "a list", ... for messages.
   std::string_view type_name() const;
 
  private:
-  void hold(const Value& inner);
+  void hold(const Value& inner, std::size_t key_bytes);
 
   std::variant<Undefined,
                None,
                bool,
                int64_t,
                double,
-               std::string,
+               std::shared_ptr<const std::string>,
                std::shared_ptr<const List>,
                std::shared_ptr<const Map>,
                std::shared_ptr<Namespace>,
                Function>
       data_;
+  int64_t weight_ = 0;
   int32_t depth_ = 0;  // of lists and maps inside each other
   bool holds_namespace_ = false;
 };
@@ -96,13 +103,14 @@ struct JsonOptions {
   int64_t indent = -1;        // below 0: on one line
   bool ensure_ascii = false;  // other characters as escapes
 };
-// As Python's json.dumps.
+// As Python's json.dumps. Throws as append_text() does.
 std::string to_json(const Value& value, const JsonOptions& options);
 // The value under a key; undefined where there is none.
 Value find(const Value::Map& map, std::string_view key);
 // Sets it; a key that is not there yet comes last.
 void put(Value::Map& map, std::string key, Value value);
-// A text as its characters (UTF-8 code points; bytes that are none stand alone).
-std::vector<std::string> characters(std::string_view text);
+// A text as its characters (UTF-8 code points; bytes that are none stand alone), and their number.
+std::vector<std::string_view> characters(std::string_view text);
+int64_t num_characters(std::string_view text);
 
 }  // namespace reynard::jinja

@@ -356,6 +356,35 @@ std::string long_text(int doublings) {
       doublings);
 }
 
+// Values that are shared are small until something goes through all that they stand for.
+TEST(Jinja, HostileTemplatesCannotUnfoldWhatIsShared) {
+  const std::string lists = long_text(0) +
+                            "{% for i in range(45) %}{% set n.l = [n.l, n.l] %}"
+                            "{% set n.m = [n.m, n.m] %}{% endfor %}";
+  for (const char* work : {"n.l | tojson | length", "n.l == n.m", "n.l in [n.m]", "n.l is eq(n.m)"})
+    expect_error(fmt::format("{}{{{{ {} }}}}", lists, work), "takes too long");
+  const std::string texts = long_text(20) +
+                            "{% set n.l = [n.s] %}{% for i in range(14) %}"
+                            "{% set n.l = n.l + n.l %}{% endfor %}";
+  expect_error(texts + "{{ n.l | length }}", "takes too long");
+}
+
+TEST(Jinja, HostileTemplatesSpendWhatFiltersMakeOfEachItem) {
+  const std::string texts = long_text(20) + "{% set items = range(1, 50000) %}";
+  for (const char* work : {"items | map('replace', '1', n.s) | list | length",
+                           "items | map('string') | select('in', n.s) | list | length",
+                           "(n.s | replace('x', 'xx,')).split(',') | length",
+                           "(n.s | replace('x', 'xx ')).split() | length",
+                           "n.s | replace('x', 'xx') | list | length"}) {
+    expect_error(fmt::format("{}{{{{ {} }}}}", texts, work), "takes too long");
+  }
+  expect_error(
+      long_text(16) +
+          "{% set t %}{% for i in range(1000, 4000) %}{{ n.s ~ i }},{% endfor %}{% endset %}"
+          "{{ t.split(',') | unique | list | length }}",
+      "takes too long");
+}
+
 TEST(Jinja, LongTextsAreSearchedInLinearTime) {
   const std::string text = long_text(20);
   EXPECT_EQ(render(text + "{{ (n.s + 'y') in (n.s + n.s) }}"), "False");
@@ -363,6 +392,14 @@ TEST(Jinja, LongTextsAreSearchedInLinearTime) {
   EXPECT_EQ(render(text + "{{ (n.s + n.s) | replace(n.s + 'y', '') | length }}"), "2097152");
   EXPECT_EQ(render(text + "{{ (n.s + n.s).split(n.s + 'y') | length }}"), "1");
   EXPECT_EQ(render(text + "{{ n.s.strip(n.s | replace('x', 'y') + 'x') }}"), "");
+}
+
+TEST(Jinja, CharactersOfALongTextAreCountedAndCutOut) {
+  const std::string text = long_text(18) + "{% set t = n.s + '\u00e4\u20ac' %}";
+  EXPECT_EQ(render(text + "{{ t | length }}{{ t[-1] }}{{ t[262144] }}{{ t[262146] }}"),
+            "262146\u20ac\u00e4");
+  EXPECT_EQ(render(text + "{{ t[-3:] }} {{ t[:-262150:-1][:2] }} {{ t[262143:262145] }}"),
+            "x\u00e4\u20ac \u20ac\u00e4 x\u00e4");
 }
 
 TEST(Jinja, DamagedTemplatesAreErrorsAtMost) {
