@@ -65,9 +65,8 @@ Connection::Scope::~Scope() {
 }
 
 bool Connection::is_gone() const {
-  char byte = 0;
-  const ssize_t got = ::recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  // Not by reading, which would find the bytes of a next request before the end of their side.
+  return wait_for(socket_, POLLRDHUP, 0);
 }
 
 ssize_t Connection::receive(char* data, size_t size) {

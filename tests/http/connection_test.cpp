@@ -84,5 +84,15 @@ TEST(Connection, WhoHasGoneTakesNothing) {
   EXPECT_EQ(connection.write("x", 1), -1);
 }
 
+// As those of a request that was sent before the answer to the last one was there.
+TEST(Connection, WhoHasGoneMayLeaveBytesBehind) {
+  Ends ends;
+  const Connection connection(ends.ours, {});
+  ASSERT_EQ(::send(ends.theirs, "GET", 3, 0), 3);
+  EXPECT_TRUE(connection.is_writable());
+  ::close(std::exchange(ends.theirs, -1));
+  EXPECT_FALSE(connection.is_writable());
+}
+
 }  // namespace
 }  // namespace reynard::http
