@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -60,6 +61,8 @@ void refuse(Connection& connection, int status, const char* reason, const std::s
 
 // Nothing: the request is read on.
 std::optional<Refusal> refused_head(std::string_view head, int64_t max_body_bytes) {
+  constexpr std::size_t kMaxLineBytes = CPPHTTPLIB_HEADER_MAX_LENGTH - 2;  // but for CR LF
+  if (auto refusal = refused_line(head, kMaxLineBytes)) return refusal;
   if (auto refusal = refused_method(head)) return refusal;
   if (auto refusal = refused_body(head, max_body_bytes)) return refusal;
   return refused_target(head);

@@ -1,8 +1,9 @@
 #include "reynard/http/request_head.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <cstddef>
 
 namespace reynard::http {
 
@@ -80,6 +81,20 @@ std::string bearer_key(std::string_view authorization) {
   const std::size_t end = authorization.find(' ');
   if (end == std::string_view::npos || !is_word(authorization.substr(0, end), "bearer")) return {};
   return std::string(trimmed(authorization.substr(end)));
+}
+
+std::optional<Refusal> refused_line(std::string_view head, std::size_t max_bytes) {
+  for (std::size_t at = head.find("\r\n"); at != std::string_view::npos;) {
+    const std::size_t bytes = line_of(head.substr(at + 2)).size();
+    if (bytes > max_bytes) {
+      return Refusal{
+          431,
+          "Request Header Fields Too Large",
+          fmt::format("a line of the head has {} bytes; it may have {}", bytes, max_bytes)};
+    }
+    at = head.find("\r\n", at + 2);
+  }
+  return {};
 }
 
 std::optional<Refusal> refused_method(std::string_view head) {

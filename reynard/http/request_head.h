@@ -3,6 +3,7 @@
 // one that the server takes up. What its body and its target must be is in body_head.h and
 // request_target.h.
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,6 +43,10 @@ bool ends_connection(std::string_view head);
 // The key of "Bearer KEY", a value of Authorization, whose scheme may be written in any case (RFC
 // 9110, section 11.1); empty: there is none.
 std::string bearer_key(std::string_view authorization);
+
+// A line of a field that is longer than so many bytes, of which the HTTP library would only say
+// that the request is none.
+std::optional<Refusal> refused_line(std::string_view head, std::size_t max_bytes);
 
 // Nothing: a method of HTTP, which a path may take or not, or a line that is no request.
 std::optional<Refusal> refused_method(std::string_view head);

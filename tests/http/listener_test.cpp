@@ -239,6 +239,17 @@ TEST(Listener, RefusalsNameWhatIsWrong) {
         answer_to_head(std::string("FOO /works HTTP/1.1\r\nHost: x") + fields);
     EXPECT_TRUE(unknown.starts_with("HTTP/1.1 501 Not Implemented\r\n")) << unknown;
   }
+  const auto answer_to_line = [&](std::size_t bytes) {
+    const std::string name = "X: ";
+    const std::string line = name + std::string(bytes - name.size(), 'x');
+    return answer_to_head("GET /works HTTP/1.0\r\n" + line);
+  };
+  EXPECT_TRUE(answer_to_line(8190).ends_with("works"));
+  const std::string long_line = answer_to_line(8191);
+  EXPECT_TRUE(long_line.starts_with("HTTP/1.1 431 ")) << long_line;
+  EXPECT_NE(long_line.find("a line of the head has 8191 bytes; it may have 8190"),
+            std::string::npos)
+      << long_line;
 }
 
 // They would be refused; the threads that read them hold the process up.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,16 @@ TEST(RequestHead, KeysStandBehindTheirScheme) {
   for (const char* none : {"", "Bearer", "BearerK", "Basic K", " Bearer K", "K"}) {
     EXPECT_EQ(bearer_key(none), "") << none;
   }
+}
+
+TEST(RequestHead, LinesOfFieldsAreBounded) {
+  const std::string_view head = "GET /long HTTP/1.1\r\nHost: x\r\nA: 12345";
+  EXPECT_FALSE(refused_line(head, 8));
+  const std::optional<Refusal> refusal = refused_line(head, 7);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->status, 431);
+  EXPECT_EQ(refusal->message, "a line of the head has 8 bytes; it may have 7");
+  EXPECT_FALSE(refused_line("GET /long HTTP/1.1", 3)) << "the target has a limit of its own";
 }
 
 TEST(RequestHead, MethodsThatAreNotOfHttpAreRefused) {
