@@ -64,7 +64,7 @@ generation::SequenceOptions sequence_options(const protocol::Sampling& sampling,
   sampler.presence_penalty = sampling.presence_penalty;
   sampler.frequency_penalty = sampling.frequency_penalty;
   sampler.repetition_penalty = sampling.repetition_penalty;
-  sampler.seed = sampling.seed ? *sampling.seed : random_seed();
+  if (sampling.seed) sampler.seed = *sampling.seed;
   for (const auto& [token, bias] : sampling.logit_bias) {
     if (token >= model.vocab_size) {
       throw ApiError(
@@ -76,6 +76,13 @@ generation::SequenceOptions sequence_options(const protocol::Sampling& sampling,
   }
   if (!sampling.ignore_eos) options.stop = model.stop;
   return options;
+}
+
+// Without a seed equal prompts have other texts; with one each prompt has those that it has alone.
+std::vector<uint64_t> seeds_of(const protocol::Sampling& sampling, std::size_t num_prompts) {
+  std::vector<uint64_t> seeds(sampling.seed ? 0 : num_prompts);
+  std::ranges::generate(seeds, random_seed);
+  return seeds;
 }
 
 void check_ids(const std::vector<int64_t>& ids, const ServedModel& model) {
@@ -186,6 +193,7 @@ Ask ask_completion(const protocol::CompletionRequest& request, const ServedModel
   }
   ask.job.goes_on = true;
   ask.job.texts_per_prompt = request.best_of;
+  ask.job.seeds = seeds_of(request.sampling, ask.job.prompts.size());
   ask.job.options = sequence_options(request.sampling, model);
   ask.job.options.max_tokens =
       max_tokens(request.sampling.max_tokens, kCompletionTokens, longest(ask.job.prompts), model);
@@ -212,6 +220,7 @@ Ask ask_chat(const protocol::ChatRequest& request, const ServedModel& model) {
   ask.job.prompts.push_back(std::move(prompt.tokens));
   check_ids(ask.job.prompts.back(), model);
   ask.job.texts_per_prompt = request.sampling.n;
+  ask.job.seeds = seeds_of(request.sampling, ask.job.prompts.size());
   ask.job.options = sequence_options(request.sampling, model);
   ask.job.options.max_tokens =
       max_tokens(request.sampling.max_tokens, kChatTokens, longest(ask.job.prompts), model);

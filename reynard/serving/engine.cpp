@@ -58,6 +58,12 @@ int64_t tokens_needed(const Job& job, int64_t prompt) {
   return tokens_of_prompt(job, prompt) + job.texts_per_prompt * tokens_of_text(job);
 }
 
+generation::SequenceOptions options_of(const Job& job, int64_t prompt) {
+  generation::SequenceOptions options = job.options;
+  if (!job.seeds.empty()) options.sampler.seed = job.seeds[prompt];
+  return options;
+}
+
 generation::TextStream stream_of(const tokenizer::Tokenizer& tokenizer,
                                  const Job& job,
                                  int64_t prompt) {
@@ -265,7 +271,7 @@ void Engine::start(const Waiting& waiting) {
   Text text{.job = waiting.job,
             .reply = waiting.reply,
             .index = waiting.prompt * job.texts_per_prompt,
-            .sequence = generator_.start(prompt, job.options),
+            .sequence = generator_.start(prompt, options_of(job, waiting.prompt)),
             .stream = stream_of(tokenizer_, job, waiting.prompt)};
   texts_.push_back(std::move(text));
   counters_.prompt_tokens += std::ssize(prompt);
@@ -371,7 +377,7 @@ void Engine::keep(const Sequence& sequence) {
 
 void Engine::begin_writing(Text& text) {
   generator_.free_pages(text.sequence);  // once for all its texts
-  const uint64_t seed = text.job->options.sampler.seed;
+  const uint64_t seed = text.sequence.options().sampler.seed;
   std::list<Text> others;  // all of them or, where memory runs out, none
   for (int64_t i = 1; i < text.job->texts_per_prompt; ++i) {
     others.push_back({.job = text.job,

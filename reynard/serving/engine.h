@@ -41,6 +41,8 @@ struct Job {
   std::vector<std::vector<int64_t>> prompts;
   int64_t texts_per_prompt = 1;  // text i of prompt p has index p * texts_per_prompt + i
   generation::SequenceOptions options;
+  // Per prompt, of its first text; those behind it have the next ones. Empty: that of options.
+  std::vector<uint64_t> seeds = {};
   std::vector<std::string> stop;
   // Per prompt: of a character that it ends in the middle of and its texts go on with; empty: none.
   std::vector<std::string> begun = {};

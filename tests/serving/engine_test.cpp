@@ -59,14 +59,17 @@ TEST_F(EngineTest, SeveralPromptsAndTextsKeepTheirPlaces) {
   job.texts_per_prompt = 3;
   job.options.sampler.temperature = 1;
   job.options.sampler.seed = 9;
-  const Collected together = collect(*engine.submit(job), 6);
-  for (int64_t prompt = 0; prompt < 2; ++prompt) {
-    for (int64_t text = 0; text < 3; ++text) {
-      Job one = job;
-      one.prompts = {job.prompts[prompt]};
-      one.texts_per_prompt = 1;
-      one.options.sampler.seed = 9 + static_cast<uint64_t>(text);
-      EXPECT_EQ(collect(*engine.submit(one), 1).texts[0], together.texts[prompt * 3 + text]);
+  for (const std::vector<uint64_t>& seeds : {std::vector<uint64_t>{}, {4, 70}}) {
+    job.seeds = seeds;
+    const Collected together = collect(*engine.submit(job), 6);
+    for (int64_t prompt = 0; prompt < 2; ++prompt) {
+      for (int64_t text = 0; text < 3; ++text) {
+        Job one = job;
+        one.prompts = {job.prompts[prompt]};
+        one.texts_per_prompt = 1;
+        one.seeds = {(seeds.empty() ? 9 : seeds[prompt]) + static_cast<uint64_t>(text)};
+        EXPECT_EQ(collect(*engine.submit(one), 1).texts[0], together.texts[prompt * 3 + text]);
+      }
     }
   }
 }

@@ -342,6 +342,21 @@ TEST(HttpServer, AKeyIsAskedForWhereThereIsOne) {
   EXPECT_EQ(served.client().Get("/metrics")->status, 401);
 }
 
+// Who asks for one prompt several times wants several answers, unless a seed says which.
+TEST(HttpServer, EqualPromptsOfAListHaveTextsOfTheirOwn) {
+  const Served served;
+  json request = {
+      {"prompt", {"ab", "ab"}}, {"max_tokens", 40}, {"temperature", 1}, {"ignore_eos", true}};
+  const json unseeded = served.complete(request).json["choices"];
+  ASSERT_EQ(unseeded.size(), 2U);
+  EXPECT_NE(unseeded[0]["text"], unseeded[1]["text"]);
+  request["seed"] = 5;
+  const json seeded = served.complete(request).json["choices"];
+  EXPECT_EQ(seeded[0]["text"], seeded[1]["text"]);
+  request["prompt"] = "ab";
+  EXPECT_EQ(served.complete(request).json["choices"][0]["text"], seeded[1]["text"]);
+}
+
 TEST(HttpServer, NoShareOfTheProbabilityIsTheMostProbableToken) {
   const Served served;
   nlohmann::json request = {{"prompt", "abc"}, {"max_tokens", 20}, {"temperature", 0}};
