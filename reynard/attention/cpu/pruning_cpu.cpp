@@ -186,8 +186,8 @@ struct RowTop {
 
   void admit(const PartBounds& part, int64_t b, int64_t key) {
     for (; next < end && part.first_of(b, next) < key; ++next, ++c, ++floors) {
-      // A row whose floor is -inf sees nothing at all.
-      if (*floors != kNoFloor) value = sticky_max(value, *c - *floors);
+      // Where the nearest keys weigh nothing the floor of a row that sees keys is -inf: all stay.
+      if (part.sees(b, next)) value = sticky_max(value, *c - *floors);
     }
   }
 };

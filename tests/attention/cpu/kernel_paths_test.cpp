@@ -82,6 +82,26 @@ TEST_P(KernelPath, BitsDoNotDependOnTheNumberOfThreads) {
   at::set_num_threads(threads);
 }
 
+// Logits of -inf, as of masks in the keys: a query whose nearest keys have no weight lives on those
+// before them, although the floor of its row is that of one that sees nothing.
+TEST_P(KernelPath, KeepsTheKeysOfRowsWhoseNearestKeysWeighNothing) {
+  constexpr int64_t kLength = 512;
+  AttentionInputs inputs =
+      random_inputs({.B = 1, .Tq = kLength, .Tk = kLength, .H = 1, .G = 1, .D = 32});
+  inputs.q.fill_(1);
+  inputs.k.zero_().slice(1, kLength - 200).fill_(-std::numeric_limits<double>::infinity());
+  inputs.log_gate.fill_(-0.05);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor q = inputs.q.to(dtype), k = inputs.k.to(dtype), v = inputs.v.to(dtype);
+    const at::Tensor whole = attention(q, k, v, inputs.log_gate).lse;
+    for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
+      const AttentionOptions options = {.log_pruning_tolerance = -10, .rule = rule};
+      const at::Tensor kept = attention(q, k, v, inputs.log_gate, {}, {}, options).lse;
+      EXPECT_LT((whole - kept).max().item<double>(), std::exp(-10) + 1e-5);
+    }
+  }
+}
+
 // Long rows of whole tiles, whose windows begin anywhere in one, of head dimensions that kernels
 // may tell apart (budget_test.cpp has long rows of 64, 128 and 256). Gates take a tenth over a
 // window: its first keys weigh as much as the others.
