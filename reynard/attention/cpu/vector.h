@@ -162,10 +162,10 @@ constexpr bool kExp2Saturates = false;
 //
 // AVX-512 has instructions that take the fraction x - floor(x), in [0, 1), and that multiply by
 // 2^floor(x), whatever the exponents: 8 operations for degree 5. Elsewhere the fraction is in
-// [-1/2, 1/2] and the integer is added to the exponent: 11. Degree 2, AVX-512 only, takes 2^(i/16)
-// from a register and the polynomial of what is left, in [-1/32, 1/32]: relative error 5.5e-7. It
-// has half the multiplications of degree 5, for processors on which only these compete with the
-// products.
+// [-1/2, 1/2] and the integer becomes the exponent of a factor: 11. Degree 2, AVX-512 only, takes
+// 2^(i/16) from a register and the polynomial of what is left, in [-1/32, 1/32]: relative error
+// 5.5e-7. It has half the multiplications of degree 5, for processors on which only these compete
+// with the products.
 #if defined(__AVX512DQ__)
 alignas(64) constexpr float kSixteenthPowers[16] = {0x1p+0f,
                                                     0x1.0b5586p+0f,
@@ -215,7 +215,8 @@ inline __attribute__((always_inline)) Vec exp2(Vec x) {
 template <int degree>
 inline __attribute__((always_inline)) Vec exp2(Vec x) {
   static_assert(degree == 5 || degree == 6);
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  // 1.5 * 2^23 + 127: adding it rounds to an integer and adds the bias of an exponent.
+  constexpr float kRound = 12582912.0f + 127;
   x = at_least(x, splat(-127.0f));
   const Vec shifted = x + kRound;
   const Vec f = x - (shifted - kRound);
@@ -233,8 +234,8 @@ inline __attribute__((always_inline)) Vec exp2(Vec x) {
     y = y * f + 0x1.62e42ap-1f;
   }
   y = y * f + 1.0f;
-  // The integer sits in the low bits of `shifted`: added to the exponent of y.
-  return (Vec)((IntVec)y + ((IntVec)shifted << 23));
+  // The exponent sits in the low bits of `shifted`. A product, not a sum of bits: y may be NaN.
+  return y * (Vec)((IntVec)shifted << 23);
 }
 #endif
 

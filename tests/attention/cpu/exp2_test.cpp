@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <string>
@@ -83,6 +85,23 @@ TEST_P(Exp2, IsExactWhereMasksAndOpenGatesNeedIt) {
     EXPECT_TRUE(std::isnan(of(std::numeric_limits<float>::quiet_NaN(), degree)));
     for (int n = -126; n <= 127; ++n) {
       EXPECT_EQ(of(static_cast<float>(n), degree), std::exp2(static_cast<float>(n)));
+    }
+  }
+}
+
+// Whatever its sign and its other bits are: a key with one must not become one that weighs nothing.
+TEST_P(Exp2, KeepsEveryNaN) {
+  const std::vector<uint32_t> all = {0x7fc00000,
+                                     0x7fc00001,
+                                     0x7fc000ff,
+                                     0x7fc001ff,
+                                     0x7fffffff,
+                                     0x7f800001,
+                                     0xffc00000,
+                                     0xffffffff};
+  for (const int degree : GetParam().degrees) {
+    for (const uint32_t bits : all) {
+      EXPECT_TRUE(std::isnan(of(std::bit_cast<float>(bits), degree))) << std::hex << bits;
     }
   }
 }

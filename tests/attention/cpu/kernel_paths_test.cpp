@@ -22,7 +22,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -80,6 +82,18 @@ TEST_P(KernelPath, BitsDoNotDependOnTheNumberOfThreads) {
     expect_same_bits(one, three);
   }
   at::set_num_threads(threads);
+}
+
+TEST_P(KernelPath, KeysOfAnyNaNGiveNaNToAllThatSeeThem) {
+  AttentionInputs inputs = random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 1, .G = 1, .D = 32});
+  for (const uint32_t bits : {0x7fc00000U, 0x7fc00001U, 0x7fffffffU, 0xffffffffU}) {
+    inputs.k[0][5][0][3] = std::bit_cast<float>(bits);
+    const auto result = run_attention(inputs);
+    EXPECT_TRUE(result.out.slice(1, 5).isnan().all().item<bool>()) << std::hex << bits;
+    EXPECT_TRUE(result.lse.slice(2, 5).isnan().all().item<bool>()) << std::hex << bits;
+    EXPECT_TRUE(result.dv.slice(1, 0, 6).isnan().all().item<bool>()) << std::hex << bits;
+    EXPECT_FALSE(result.out.slice(1, 0, 5).isnan().any().item<bool>()) << std::hex << bits;
+  }
 }
 
 // Logits of -inf, as of masks in the keys: a query whose nearest keys have no weight lives on those
