@@ -113,6 +113,15 @@ RowFloors row_floors(const at::Tensor& q,
   return floors;
 }
 
+// dout without the rows that see nothing, whose gradients, the derivative at out = 0, may be NaN.
+// A GPU is not waited for.
+at::Tensor gradients_of_seeing_rows(const at::Tensor& dout, const at::Tensor& lse) {
+  if (!dout.defined() || !dout.is_cpu()) return dout;
+  const at::Tensor sees_nothing = at::isneginf(lse);
+  if (!sees_nothing.any().item<bool>()) return dout;
+  return dout.masked_fill(sees_nothing.transpose(1, 2).unsqueeze(-1), 0);
+}
+
 // rowsum(dout * out) - dlse: (B, H, Tq) f64. Where a row sees nothing dlse, the derivative at -inf,
 // is mostly NaN and has no effect.
 at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const PartsForward& forward) {
@@ -164,8 +173,9 @@ PartsForward forward_parts(const at::Tensor& q,
 }
 
 PartsBackward backward_parts(const BackwardArguments& arguments) {
-  const auto& [dout, dlse, q, query_sums, parts, forward, given_scale] = arguments;
+  const auto& [given_dout, dlse, q, query_sums, parts, forward, given_scale] = arguments;
   const double scale = effective_scale(given_scale, q.size(3));
+  const at::Tensor dout = gradients_of_seeing_rows(given_dout, forward.lse);
   const at::Tensor delta = row_deltas(dout, dlse, forward);
   const at::Tensor rows = with_unit_stride(dout.defined() ? dout : at::zeros_like(forward.out));
   const at::ScalarType dq_dtype = parts.size() > 1 ? at::kFloat : q.scalar_type();

@@ -20,6 +20,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <bit>
@@ -113,6 +114,21 @@ TEST_P(KernelPath, KeepsTheKeysOfRowsWhoseNearestKeysWeighNothing) {
       const at::Tensor kept = attention(q, k, v, inputs.log_gate, {}, {}, options).lse;
       EXPECT_LT((whole - kept).max().item<double>(), std::exp(-10) + 1e-5);
     }
+  }
+}
+
+// As of a loss that divides by the norm of each output.
+TEST_P(KernelPath, GradientsOfRowsThatSeeNothingHaveNoEffect) {
+  const test::AttentionShape shape = {.B = 2, .Tq = 100, .Tk = 140, .H = 2, .G = 1, .D = 40};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    AttentionInputs inputs = random_inputs(shape, dtype);
+    inputs.first_key = at::zeros({2, 100}, at::kInt);
+    inputs.first_key[0].slice(0, 70).fill_(std::numeric_limits<int32_t>::max());
+    const at::Tensor unseen = inputs.dout[0].slice(0, 70);
+    unseen.zero_();
+    const auto expected = run_attention(inputs);
+    unseen.fill_(std::numeric_limits<double>::quiet_NaN());
+    expect_same_bits(run_attention(inputs), expected);
   }
 }
 
