@@ -389,6 +389,20 @@ TEST_P(Kernels, ExtremeGatesAndLogitsStayFinite) {
   EXPECT_NEAR(loss.item<double>(), 0, 1e-6);
 }
 
+// sigmoid(gate) is 0 long before gate * sigmoid(gate) could be anything else.
+TEST_P(Kernels, LargeNegativeGatesOfSiluLetNothingThrough) {
+  const Inputs inputs = {
+      on_test_device(at::ones({4})),
+      on_test_device(at::tensor(std::vector<float>{-3e38F, -1e38F, -1e36F, -1e4F}))};
+  const auto fused = [](const Inputs& in) { return gate_mul(in[0], in[1], Activation::kSilu); };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto results = gradients(fused, {inputs[0].to(dtype), inputs[1].to(dtype)});
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_TENSORS_NEAR(results[i].to(at::kFloat), at::zeros({4}), 1e-30, 0) << i;
+    }
+  }
+}
+
 TEST_P(Kernels, NotANumberStaysOne) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   at::Tensor x = on_test_device(at::ones({2, 4}));

@@ -124,9 +124,10 @@ REYNARD_INLINE Vector clamped(Vector x, float low, float high) {
 #endif
 }
 
-// e^x to 1 ulp or so in [-87.3, 88.7], clamped to that range outside; NaN stays NaN.
+// e^x to 1 ulp or so in [-87.3, 88.7], e^-87.3 below, infinity above: 1 / (1 + e^-x) is then 0, for
+// every gate may be multiplied by it. NaN stays NaN.
 REYNARD_INLINE Vector exp_of(Vector x) {
-  x = clamped(x, -87.33F, 88.72F);
+  x = clamped(x, -87.33F, 89.0F);
   const Vector shifter = broadcast(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
   const Vector shifted = x * 1.44269504F + shifter;
   const Vector n = shifted - shifter;
