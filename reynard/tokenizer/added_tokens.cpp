@@ -105,13 +105,14 @@ void TokenFinder::split(std::string_view text,
   if (done < text.size()) part(text.substr(done), -1);
 }
 
-bool TokenFinder::keeps_word_ends() const {
-  return std::none_of(tokens_.begin(), tokens_.end(), [](const Entry& entry) {
-    for (std::size_t i = 1; i < entry.text.size(); ++i) {
-      if (entry.text[i] == ' ' && is_ascii_letter(entry.text[i - 1])) return true;
+bool TokenFinder::keeps_word_ends(std::string_view space) const {
+  return std::none_of(tokens_.begin(), tokens_.end(), [&](const Entry& entry) {
+    const std::string_view text = entry.text;
+    for (std::size_t i = 1; i < text.size(); ++i) {
+      if (text.substr(i).starts_with(space) && is_ascii_letter(text[i - 1])) return true;
     }
-    return (entry.token.rstrip && is_ascii_letter(entry.text.back())) ||
-           (entry.token.single_word && entry.text.front() == ' ');
+    return (entry.token.rstrip && is_ascii_letter(text.back())) ||
+           (entry.token.single_word && text.starts_with(space));
   });
 }
 

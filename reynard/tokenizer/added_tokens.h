@@ -33,8 +33,9 @@ class TokenFinder {
   void split(std::string_view text,
              const std::function<void(std::string_view part, int32_t id)>& part) const;
 
-  // The tokens are found alike when the text is cut behind a letter and before a space.
-  bool keeps_word_ends() const;
+  // The tokens are found alike when the text is cut behind a letter and before a space, which may
+  // be written as another character.
+  bool keeps_word_ends(std::string_view space = " ") const;
   // ... and when it is cut behind a newline and before what is no space.
   bool keeps_newlines() const;
 

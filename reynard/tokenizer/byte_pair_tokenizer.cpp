@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace reynard::tokenizer {
@@ -83,7 +84,11 @@ void BytePairTokenizer::find_safe_places() {
   const PreTokenizer& splitter = parts_.pre_tokenizer;
   const bool metaspace = normalizer.writes_metaspace();
   if (!normalizer.keeps_word_ends() || !splitter.keeps_word_ends()) return;
-  if (!raw_tokens_.keeps_word_ends() || !normalized_tokens_.keeps_word_ends()) return;
+  if (!raw_tokens_.keeps_word_ends()) return;
+  if (!normalized_tokens_.empty()) {
+    const std::optional<std::string_view> space = normalizer.space();
+    if (!space || !normalized_tokens_.keeps_word_ends(*space)) return;
+  }
   cuts_at_word_ends_ =
       splitter.splits_at_word_ends(metaspace) || (metaspace && vocabulary_.splits_at_metaspace());
   cuts_after_newlines_ = cuts_at_word_ends_ && raw_tokens_.keeps_newlines() &&

@@ -110,4 +110,16 @@ bool Normalizer::writes_metaspace() const {
   });
 }
 
+std::optional<std::string_view> Normalizer::space() const {
+  if (!keeps_word_ends()) return std::nullopt;
+  std::string_view space = " ";
+  for (const NormalizerStep& step : steps_) {
+    const auto* replace = std::get_if<ReplaceText>(&step);
+    if (!replace || replace->from.find(space) == std::string::npos) continue;
+    if (space == kMetaspace) return std::nullopt;
+    space = kMetaspace;
+  }
+  return space;
+}
+
 }  // namespace reynard::tokenizer

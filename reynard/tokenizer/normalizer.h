@@ -4,6 +4,7 @@
 #include "reynard/tokenizer/regex.h"
 #include "reynard/tokenizer/unicode_form.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,8 @@ class Normalizer {
   // of the normalized text; letters and spaces are what they were, but for "▁" in place of spaces.
   bool keeps_word_ends() const;
   bool writes_metaspace() const;
+  // What a space behind a letter becomes, " " or "▁"; nothing where what follows it decides that.
+  std::optional<std::string_view> space() const;
   // The first character of a text, or what is written for it, stays the first.
   bool keeps_begin() const;
 

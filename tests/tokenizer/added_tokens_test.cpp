@@ -381,6 +381,30 @@ TEST(AddedTokens, TextIsCutWhereTokensTakeNoSpaces) {
   EXPECT_FALSE(keeps_word_ends("a tag", {}));
 }
 
+std::string repeated(std::string_view text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+// Long texts are encoded in chunks: none may end within a token, however its spaces are written.
+TEST(AddedTokens, WithSpacesAreFoundInLongTexts) {
+  constexpr int kTimes = 10000;
+  json contents = test::metaspace_json();
+  json token = special("hello the");
+  token["id"] = contents["model"]["vocab"].size();
+  token["special"] = false;
+  token["normalized"] = true;
+  contents["added_tokens"].push_back(token);
+  Folder folder;
+  const auto tokenizer = folder.add("tokenizer.json", contents).open();
+  const Ids once = tokenizer->encode(" hello the.", {.continues = true});
+  EXPECT_EQ(std::ranges::count(once, token["id"].get<int32_t>()), 1);
+  Ids expected;
+  for (int i = 0; i < kTimes; ++i) expected.insert(expected.end(), once.begin(), once.end());
+  EXPECT_TRUE(tokenizer->encode(repeated(" hello the.", kTimes), {.continues = true}) == expected);
+}
+
 // Tokens of white space that tokens before them took already.
 TEST(AddedTokens, SpacesAreTakenOnce) {
   const auto encode = [](const json& newlines, std::string_view text) {
