@@ -92,8 +92,8 @@ void BytePairTokenizer::find_safe_places() {
   cuts_at_word_ends_ =
       splitter.splits_at_word_ends(metaspace) || (metaspace && vocabulary_.splits_at_metaspace());
   cuts_after_newlines_ = cuts_at_word_ends_ && raw_tokens_.keeps_newlines() &&
-                         normalized_tokens_.keeps_newlines() && !metaspace &&
-                         splitter.splits_after_newlines();
+                         normalized_tokens_.keeps_newlines() && normalizer.keeps_newlines() &&
+                         !metaspace && splitter.splits_after_newlines();
 }
 
 std::size_t BytePairTokenizer::safe_prefix(std::string_view text) const {

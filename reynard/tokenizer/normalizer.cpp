@@ -93,6 +93,12 @@ bool Normalizer::keeps_word_ends() const {
   });
 }
 
+bool Normalizer::keeps_newlines() const {
+  return std::none_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
+    return std::holds_alternative<ReplaceText>(step);  // it may take newlines or write spaces
+  });
+}
+
 bool Normalizer::keeps_begin() const {
   return std::all_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
     if (const auto* strip = std::get_if<StripSpaces>(&step)) return !strip->left;

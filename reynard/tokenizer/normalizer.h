@@ -45,6 +45,8 @@ class Normalizer {
   // Normalizing both parts of a text that is cut behind a letter and before a space gives the parts
   // of the normalized text; letters and spaces are what they were, but for "▁" in place of spaces.
   bool keeps_word_ends() const;
+  // The same of a text that is cut behind a newline, where keeps_word_ends().
+  bool keeps_newlines() const;
   bool writes_metaspace() const;
   // What a space behind a letter becomes, " " or "▁"; nothing where what follows it decides that.
   std::optional<std::string_view> space() const;

@@ -405,6 +405,31 @@ TEST(AddedTokens, WithSpacesAreFoundInLongTexts) {
   EXPECT_TRUE(tokenizer->encode(repeated(" hello the.", kTimes), {.continues = true}) == expected);
 }
 
+// Nor may a chunk end behind a newline where the normalizer takes it, or puts a space before it.
+TEST(AddedTokens, NewlinesThatANormalizerMovesEndNoChunk) {
+  constexpr int kTimes = 20000;
+  json contents = test::byte_level_json();
+  contents["model"]["vocab"]["ĠĊ"] = kEnd;  // a space and a newline
+  contents["model"]["merges"].push_back({"Ġ", "Ċ"});
+  contents["added_tokens"][0]["id"] = kEnd + 1;
+  Folder without;
+  const auto plain = without.add("tokenizer.json", contents).open();
+  for (const auto& [from, to] : {std::pair("\n", ""), std::pair(",", " ")}) {
+    contents["normalizer"] = {
+        {"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+    Folder folder;
+    const auto tokenizer = folder.add("tokenizer.json", contents).open();
+    for (const std::string text : {"h\ne", "h,\ne"}) {
+      std::string replaced = text;
+      const std::size_t at = text.find(from);
+      if (at != std::string::npos) replaced.replace(at, 1, to);
+      EXPECT_TRUE(tokenizer->encode(repeated(text, kTimes)) ==
+                  plain->encode(repeated(replaced, kTimes)))
+          << json(text) << " with " << json(to) << " for " << json(from);
+    }
+  }
+}
+
 // Tokens of white space that tokens before them took already.
 TEST(AddedTokens, SpacesAreTakenOnce) {
   const auto encode = [](const json& newlines, std::string_view text) {
