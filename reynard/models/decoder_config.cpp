@@ -59,6 +59,8 @@ constexpr int64_t kMaxVocabulary = int64_t{1} << 28;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxHeadDim = 256;  // of the attention operator
+// The initial bias of a gate is -ln(expm1(1 / T)): exp(700) is still a number.
+constexpr double kMinDecayTime = 1.0 / 700;
 
 struct Checker {
   config::Problems& problems;
@@ -150,6 +152,10 @@ void check_gates(const AttentionMixerConfig& a, const Checker& check) {
     check.require(*a.decay_time_min > 0 && *a.decay_time_min <= *a.decay_time_max,
                   "attention.decay_time_min",
                   "must be > 0 and at most decay_time_max");
+    check.require(
+        *a.decay_time_min <= 0 || *a.decay_time_min >= kMinDecayTime,
+        "attention.decay_time_min",
+        fmt::format("{:g} must be at least 1/700, whose bias is a number", *a.decay_time_min));
   }
   check.require(a.forget_bias_init == 0 || a.forget_gate == ForgetGate::kFull,
                 "attention.forget_bias_init",

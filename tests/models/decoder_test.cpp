@@ -145,6 +145,12 @@ TEST(Decoder, RejectsImpossibleConfigs) {
                }),
                "-1e+39 is beyond the range of f32");
   expect_error(with([](auto& c) {
+                 c.attention.forget_gate = ForgetGate::kFixed;
+                 c.attention.decay_time_min = 1e-3;
+                 c.attention.decay_time_max = 1;
+               }),
+               "must be at least 1/700");
+  expect_error(with([](auto& c) {
                  c.attention.qk_norm = QKNorm::kTemperature;
                  c.attention.temperature_init = 1e39;
                }),
