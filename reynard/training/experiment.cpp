@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <string>
+#include <utility>
 
 namespace reynard::training {
 
@@ -46,8 +48,16 @@ config::EnumNames<CrossbatchContexts> enum_names(CrossbatchContexts) {
 }
 
 void OptimizerConfig::check(config::Problems& problems, const std::string& path) const {
-  if (beta1 >= 1) problems.add(config::key(path, "beta1"), "must be below 1");
-  if (beta2 >= 1) problems.add(config::key(path, "beta2"), "must be below 1");
+  // The rules compute in f32.
+  using F32 = std::numeric_limits<float>;
+  for (const auto& [key, beta] : {std::pair("beta1", beta1), std::pair("beta2", beta2)}) {
+    if (static_cast<float>(beta) < 1) continue;
+    problems.add(config::key(path, key), "must be below 1, rounded to f32 too");
+  }
+  if (epsilon < F32::min() || epsilon > F32::max()) {
+    problems.add(config::key(path, "epsilon"),
+                 fmt::format("must be between {:g} and {:g}, as f32 has", F32::min(), F32::max()));
+  }
 }
 
 namespace {

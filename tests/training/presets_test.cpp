@@ -105,6 +105,30 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
   cross_refused("memory", [](Cross& c) { c.memory = 64; });
 }
 
+// The rules compute in f32: with a factor of 1 there moments never change, and with an epsilon of 0
+// tokens that the text lacks divide 0 by 0.
+TEST(Experiment, NumbersThatF32RoundsAwayAreNamed) {
+  const auto problem_of = [](auto change) {
+    OptimizerConfig optimizer;
+    change(optimizer);
+    config::Problems problems;
+    optimizer.check(problems, "optimizer");
+    return problems.lines();
+  };
+  using Lines = std::vector<std::string>;
+  using Config = OptimizerConfig;
+  EXPECT_EQ(problem_of([](Config& c) { c.beta1 = 1 - 1e-10; }),
+            Lines{"optimizer.beta1: must be below 1, rounded to f32 too"});
+  EXPECT_EQ(problem_of([](Config& c) { c.beta2 = 1 - 1e-10; }),
+            Lines{"optimizer.beta2: must be below 1, rounded to f32 too"});
+  for (const double epsilon : {1e-50, 1e39}) {
+    EXPECT_EQ(problem_of([&](Config& c) { c.epsilon = epsilon; }),
+              Lines{"optimizer.epsilon: must be between 1.17549e-38 and 3.40282e+38, as f32 has"});
+  }
+  EXPECT_EQ(problem_of([](Config& c) { c.beta1 = c.beta2 = 1 - 1e-7, c.epsilon = 1e-30; }),
+            Lines{});
+}
+
 // A run's file has every key; it was checked when the run began.
 TEST(Experiment, RecordedFilesAreReadWithoutWhatNothingReads) {
   Experiment experiment;
