@@ -28,6 +28,8 @@ class Optimizer {
   void step(double learning_rate, const at::Tensor& grad_norm, const at::Tensor& loss);
   // The last step() changed nothing: it does not count.
   void take_back_step();
+  // In place of a step().
+  void clear_gradients();
 
   // Moments and step counts by name: "exp_avg.NAME", "exp_avg_sq.NAME", "step.NAME" (f32 scalar),
   // and with Adafactor those of AdafactorMoments. The tensors are the optimizer's own.
@@ -37,8 +39,6 @@ class Optimizer {
   void restore(std::span<const checkpoint::NamedTensor> saved);
 
  private:
-  void clear_gradients();
-
   struct Group {
     double weight_decay = 0;
     std::vector<std::string> names;

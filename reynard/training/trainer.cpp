@@ -256,7 +256,13 @@ StepResult Trainer::step(models::Observer* observer) {
   result.tokens = tokens_;
   result.loss_tokens = losses.tokens;
   const at::Tensor grad_norm = optimizer_.grad_norm();
-  optimizer_.step(result.learning_rate, grad_norm, losses.sum);
+  // Zero gradients would decay weights all the same, and moments would still move them.
+  const bool learns = losses.tokens > 0;
+  if (learns) {
+    optimizer_.step(result.learning_rate, grad_norm, losses.sum);
+  } else {
+    optimizer_.clear_gradients();
+  }
   // Read together and last: on a GPU reading a number waits for all work before it.
   const at::Tensor read = at::stack({losses.sum, grad_norm, losses.hits}).cpu();
   result.loss = read[0].item<double>() / std::max(losses.tokens, 1.0);
@@ -269,7 +275,7 @@ StepResult Trainer::step(models::Observer* observer) {
   ++steps_;
   for (models::BatchMemory& memory : memories_) result.skipped ? memory.clear() : memory.commit();
   if (result.skipped) {
-    optimizer_.take_back_step();
+    if (learns) optimizer_.take_back_step();
     count_skipped(result);
   } else {
     skipped_in_a_row_ = 0;

@@ -15,6 +15,8 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -82,6 +84,39 @@ TEST(Trainer, AccumulationEqualsOneLargeBatch) {
     // Order of f32 additions differs; Adam may magnify that where a gradient is near zero.
     EXPECT_NEAR(large.loss, accumulated.loss, 1e-4);
     EXPECT_NEAR(large.grad_norm, accumulated.grad_norm, 1e-3 * large.grad_norm);
+  }
+}
+
+// No token of its batches counts in the loss from the third on.
+class SilencedLoader : public CountingLoader {
+ public:
+  using CountingLoader::CountingLoader;
+  data::Batch next() override {
+    data::Batch batch = CountingLoader::next();
+    if (++batches_ > 2) batch.loss_mask.zero_();
+    return batch;
+  }
+
+ private:
+  int batches_ = 0;
+};
+
+TEST(Trainer, AStepOfWhichNoTokenCountsChangesNothing) {
+  const Experiment experiment = tiny_experiment();
+  Trainer trainer(experiment, std::make_unique<SilencedLoader>(experiment.data));
+  for (int i = 0; i < 2; ++i) EXPECT_GT(trainer.step().loss_tokens, 0);
+  const auto weights = weights_of(trainer);
+  std::map<std::string, at::Tensor> moments;
+  for (const auto& [name, tensor] : trainer.optimizer_state()) moments[name] = tensor.clone();
+  const StepResult silent = trainer.step();
+  EXPECT_EQ(silent.step, 3);
+  EXPECT_EQ(silent.loss_tokens, 0);
+  EXPECT_FALSE(silent.skipped);
+  for (const auto& [name, value] : weights_of(trainer)) {
+    EXPECT_BITWISE_EQUAL(value, weights.at(name)) << name;
+  }
+  for (const auto& [name, tensor] : trainer.optimizer_state()) {
+    EXPECT_BITWISE_EQUAL(tensor, moments.at(name)) << name;
   }
 }
 
